@@ -1,0 +1,162 @@
+"""Every kernel in NumPy: the specification, and what serves without a compiled library.
+
+The other backends give these bits, or both sides NaN. Sums of floats are
+written out in their order, so that no library's summation decides it.
+Signatures are those of ``table.KERNELS``; arrays of length n are [n].
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kellet.kernels.hash import INDEX_FACTOR, MIX_FACTOR_1, MIX_FACTOR_2
+from kellet.kernels.table import GRID_BITS, GRID_LIMIT
+
+__all__ = [
+    "add_scaled",
+    "control_shift",
+    "derived_delta_c",
+    "from_grid",
+    "limbs_to_float64",
+    "off_grid",
+    "prox_step",
+    "prox_step_implicit",
+    "scaffold_step",
+    "scaffold_step_shift",
+    "sgd_step",
+    "signed_digest",
+    "sum_of_squares",
+    "to_grid",
+]
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+
+LANES = 8
+BLOCK = 1024
+
+
+def sgd_step(y: F32, g: F32, lr: np.float32) -> None:
+    """``y -= lr*g``."""
+    y -= lr * g
+
+
+def prox_step(y: F32, g: F32, x: F32, lr: np.float32, mu: np.float32) -> None:
+    """``y -= lr*(g + mu*(y - x))``."""
+    y -= lr * (g + mu * (y - x))
+
+
+def prox_step_implicit(y: F32, g: F32, x: F32, lr: np.float32, mu: np.float32) -> None:
+    """``y = ((y - lr*g) + (lr*mu)*x) / (1 + lr*mu)``."""
+    pull = lr * mu
+    y[:] = ((y - lr * g) + pull * x) / (np.float32(1) + pull)
+
+
+def scaffold_step(y: F32, g: F32, c_i: F32, c: F32, lr: np.float32) -> None:
+    """``y -= lr*((g - c_i) + c)``."""
+    y -= lr * ((g - c_i) + c)
+
+
+def scaffold_step_shift(y: F32, g: F32, d: F32, lr: np.float32) -> None:
+    """``y -= lr*(g + d)``."""
+    y -= lr * (g + d)
+
+
+def off_grid(v: F32 | F64) -> int:
+    """Index of the first value that the grid cannot hold (NaN too), or -1."""
+    bad = np.flatnonzero(~(np.abs(v) < GRID_LIMIT))
+    return int(bad[0]) if bad.size else -1
+
+
+def to_grid(q: I64, v: F32 | F64) -> None:
+    """``q = rint(v * 2**48)``, ties to even. The product is exact: it moves the exponent alone."""
+    q[:] = np.rint(v.astype(np.float64) * 2.0**GRID_BITS)
+
+
+def from_grid(v: F64, q: I64) -> None:
+    """``v = float64(q) * 2**-48``, rounded once, in the conversion."""
+    v[:] = q.astype(np.float64) * 2.0**-GRID_BITS
+
+
+def add_scaled(lo: U64, hi: I64, q: I64, weight: np.int64) -> None:
+    """``hi*2**64 + lo += q*weight``, modulo 2**128.
+
+    q is cut into halves of 32 bits so that both products fit 64 bits; the sum
+    of the shifted upper product and the lower one is carried by hand.
+    """
+    upper = (q >> 32) * weight
+    lower = (q & 0xFFFFFFFF) * weight
+    product_lo = (upper << 32).view(np.uint64) + lower.view(np.uint64)
+    carry = product_lo < lower.view(np.uint64)
+    product_hi = (upper >> 32) + (lower >> 63) + carry
+    lo += product_lo
+    hi += product_hi + (lo < product_lo)
+
+
+def limbs_to_float64(out: F64, lo: U64, hi: I64) -> None:
+    """The float64 nearest to ``hi*2**64 + lo``, ties to even."""
+    signed = lo.view(np.int64)
+    out[:] = signed
+    for i in np.flatnonzero(hi != signed >> 63):  # more than 64 bits: Python's own conversion
+        out[i] = float((int(hi[i]) << 64) + int(lo[i]))
+
+
+def derived_delta_c(q: I64, c_a: F32, delta_y: F32, rate_sum: np.float64) -> int:
+    """``q = rint((-c_a - delta_y/rate_sum) * 2**48)`` in float64; the result is ``off_grid``'s.
+
+    What the grid cannot hold becomes 0.
+    """
+    v = -c_a.astype(np.float64) - delta_y.astype(np.float64) / rate_sum
+    bad = off_grid(v)
+    if bad >= 0:
+        v[~(np.abs(v) < GRID_LIMIT)] = 0.0
+    to_grid(q, v)
+    return bad
+
+
+def control_shift(d: F32, c: F32, q_ci: I64) -> None:
+    """``d = float32(float64(c) - float64(q_ci) * 2**-48)``."""
+    d[:] = c.astype(np.float64) - q_ci.astype(np.float64) * 2.0**-GRID_BITS
+
+
+def sum_of_squares(v: F32 | F64) -> float:
+    """Sum of float64 squares in this order.
+
+    Whole rows of 8 go to 8 lanes, which start anew every 1024 elements; the
+    lanes of a block are added as ``((0+4)+(2+6)) + ((1+5)+(3+7))``; blocks are
+    added in order, then the last ``n % 8`` elements one by one.
+    """
+    squares = v.astype(np.float64)
+    squares *= squares
+    whole = v.size - v.size % LANES
+    # The last block is filled with zeros: adding +0 to a sum of squares changes no bit.
+    blocks = np.zeros((-(-whole // BLOCK), BLOCK // LANES, LANES))
+    blocks.reshape(-1)[:whole] = squares[:whole]
+    lanes = np.zeros((len(blocks), LANES))
+    for row in range(BLOCK // LANES):
+        lanes += blocks[:, row]
+    while lanes.shape[1] > 1:
+        half = lanes.shape[1] // 2
+        lanes = lanes[:, :half] + lanes[:, half:]
+    total = 0.0
+    for part in lanes[:, 0].tolist():
+        total += part
+    for part in squares[whole:].tolist():
+        total += part
+    return total
+
+
+def signed_digest(q: I64, seed: np.uint32) -> int:
+    """``sum_j r_j*q_j`` modulo 2**64, r_j = -1 where bit 31 of the hash of (seed, j) is set."""
+    h = np.arange(q.size, dtype=np.uint32) * np.uint32(INDEX_FACTOR) ^ seed
+    h ^= h >> 16
+    h *= np.uint32(MIX_FACTOR_1)
+    h ^= h >> 15
+    h *= np.uint32(MIX_FACTOR_2)
+    h ^= h >> 16
+    terms = q.view(np.uint64)
+    # Addition modulo 2**64 has no order, so a library's sum is safe here.
+    return int(np.add.reduce(np.where(h >> 31, -terms, terms), dtype=np.uint64))
