@@ -1,0 +1,219 @@
+"""The five entries of a plan's file, written and read.
+
+=================  ==========================================================
+manifest.msgpack   `kellet.sdk.plan.manifest.Manifest`
+step.onnx          (batch, labels, tensors...) -> (loss, gradients..., buffers...)
+eval.onnx          (batch, tensors...) -> scores
+initial.f32        the flat vector, little-endian float32
+selftest.msgpack   `SelfTest`
+=================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+
+from kellet.sdk.errors import PlanError
+from kellet.sdk.plan.container import pack, unpack
+from kellet.sdk.plan.manifest import Manifest, Shape, decode_manifest, encode_manifest
+from kellet.sdk.plan.onnx_wire import GraphFacts, inspect_graph
+from kellet.sdk.plan.operators import MAX_IR_VERSION, MAX_OPSET, MIN_OPSET, OPERATORS
+
+__all__ = ["Contents", "SelfTest", "TensorData", "read_bundle", "write_contents"]
+
+_MIB = 1 << 20
+_LIMITS: Final = {
+    "manifest.msgpack": 4 * _MIB,
+    "step.onnx": 256 * _MIB,
+    "eval.onnx": 256 * _MIB,
+    "initial.f32": 512 * _MIB,
+    "selftest.msgpack": 64 * _MIB,
+}
+
+
+class TensorData(Struct, frozen=True, forbid_unknown_fields=True):
+    """An array as little-endian bytes."""
+
+    dtype: Literal["float32", "int64"]
+    shape: Shape
+    data: bytes
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> TensorData:
+        """Pack a float32 or int64 array."""
+        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        return msgspec.convert(
+            {"dtype": array.dtype.name, "shape": array.shape, "data": little.tobytes()}, cls
+        )
+
+    def array(self) -> np.ndarray:
+        """Unpack. Raises ``PlanError`` where bytes and shape disagree."""
+        dtype = np.dtype(self.dtype).newbyteorder("<")
+        count = int(np.prod(self.shape, dtype=object))
+        if len(self.data) != count * dtype.itemsize:
+            raise _wrong_self_test(f"{len(self.data)} bytes for the shape {self.shape}")
+        return np.frombuffer(self.data, dtype).reshape(self.shape).astype(self.dtype)
+
+
+class SelfTest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A fixed batch and what the plan must answer to it at its initial parameters."""
+
+    batch: TensorData
+    labels: TensorData
+    loss: float
+    gradient_at: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=4096)]
+    gradient: Annotated[tuple[float, ...], Meta(max_length=4096)]
+    scores: TensorData
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A bundle taken apart. ``step``, ``eval`` and ``initial`` are views of the file."""
+
+    manifest: Manifest
+    step: memoryview
+    eval: memoryview
+    initial: memoryview
+    self_test: SelfTest
+
+
+def write_contents(
+    manifest: Manifest, step: bytes, eval_: bytes, initial: np.ndarray, self_test: SelfTest
+) -> bytes:
+    """Return the file of a plan, after reading it back."""
+    raw = pack(
+        {
+            "manifest.msgpack": encode_manifest(manifest),
+            "step.onnx": step,
+            "eval.onnx": eval_,
+            "initial.f32": np.ascontiguousarray(initial, "<f4").tobytes(),
+            "selftest.msgpack": msgspec.msgpack.encode(self_test),
+        }
+    )
+    read_bundle(raw)
+    return raw
+
+
+def read_bundle(raw: bytes, digest: bytes | None = None) -> Contents:
+    """Take the file of a plan apart and check every part against the others.
+
+    Raises ``PlanError``. With ``digest``, the SHA-256 of the file is checked first.
+    """
+    if digest is not None and hashlib.sha256(raw).digest() != digest:
+        raise PlanError(
+            f"the plan is not {digest.hex()[:16]}...",
+            why=f"its SHA-256 is {hashlib.sha256(raw).hexdigest()[:16]}...",
+            repair="fetch the plan again, or correct the digest",
+        )
+    entries = unpack(raw, _LIMITS)
+    manifest = decode_manifest(entries["manifest.msgpack"])
+    if len(entries["initial.f32"]) != 4 * manifest.n_params:
+        raise PlanError(
+            "the plan's initial parameters are wrong",
+            why=f"{manifest.n_params} are declared, the file has "
+            f"{len(entries['initial.f32'])} bytes of them",
+            repair="export the plan again",
+        )
+    if not np.isfinite(np.frombuffer(entries["initial.f32"], "<f4")).all():
+        raise PlanError(
+            "the plan's initial parameters are wrong",
+            why="some are NaN or infinite",
+            repair="export the plan again from a sound model",
+        )
+    _check_graphs(manifest, entries["step.onnx"], entries["eval.onnx"])
+    self_test = _decode_self_test(entries["selftest.msgpack"], manifest)
+    return Contents(
+        manifest, entries["step.onnx"], entries["eval.onnx"], entries["initial.f32"], self_test
+    )
+
+
+def step_outputs(manifest: Manifest) -> tuple[str, ...]:
+    """Names of the step graph's outputs, in order."""
+    gradients = [f"grad::{t.name}" for t in manifest.tensors if t.role == "train"]
+    buffers = [f"buffer::{t.name}" for t in manifest.tensors if t.role == "buffer"]
+    return ("loss", *gradients, *buffers)
+
+
+def _check_graphs(manifest: Manifest, step: memoryview, eval_: memoryview) -> None:
+    tensors = tuple(tensor.name for tensor in manifest.tensors)
+    _check_graph("step", step, manifest, ("batch", "labels", *tensors), step_outputs(manifest))
+    _check_graph("eval", eval_, manifest, ("batch", *tensors), ("scores",))
+
+
+def _check_graph(
+    which: str,
+    graph: memoryview,
+    manifest: Manifest,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+) -> None:
+    facts = inspect_graph(graph)
+    why = _disagreement(facts, manifest, inputs, outputs)
+    if why:
+        raise PlanError(
+            f"the plan's {which} graph is refused", why=why, repair="export the plan again"
+        )
+
+
+def _disagreement(
+    facts: GraphFacts, manifest: Manifest, inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> str:
+    unknown = sorted(facts.operators - OPERATORS)
+    if unknown:
+        return f"operators that are not known to run everywhere: {', '.join(unknown)}"
+    if facts.opset != manifest.opset or not MIN_OPSET <= facts.opset <= MAX_OPSET:
+        return (
+            f"it uses opset {facts.opset}, the manifest says {manifest.opset}, "
+            f"and {MIN_OPSET} to {MAX_OPSET} are read"
+        )
+    if facts.ir_version > MAX_IR_VERSION:
+        return f"its IR version {facts.ir_version} is above {MAX_IR_VERSION}"
+    if facts.inputs != inputs:
+        return _difference("input", facts.inputs, inputs)
+    if facts.outputs != outputs:
+        return _difference("output", facts.outputs, outputs)
+    return ""
+
+
+def _difference(what: str, found: tuple[str, ...], wanted: tuple[str, ...]) -> str:
+    missing = [name for name in wanted if name not in found]
+    surplus = [name for name in found if name not in wanted]
+    if missing:
+        return f"the {what} {missing[0]!r} is missing"
+    if surplus:
+        return f"the {what} {surplus[0]!r} is not in the manifest"
+    return f"its {what}s are not in the manifest's order"
+
+
+def _decode_self_test(raw: memoryview, manifest: Manifest) -> SelfTest:
+    try:
+        self_test = msgspec.msgpack.decode(raw, type=SelfTest)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise _wrong_self_test(str(error) or type(error).__name__) from None
+    if msgspec.msgpack.encode(self_test) != raw:
+        raise _wrong_self_test("it is not encoded the one way that Kellet writes")
+    batch, labels = self_test.batch, self_test.labels
+    if (batch.dtype, batch.shape[1:]) != (manifest.input.dtype, manifest.input.shape):
+        raise _wrong_self_test("its batch does not fit the plan's input")
+    if (labels.dtype, labels.shape) != (
+        manifest.labels.dtype,
+        (*batch.shape[:1], *manifest.labels.shape),
+    ):
+        raise _wrong_self_test("its labels do not fit the plan's")
+    if len(self_test.gradient) != len(self_test.gradient_at):
+        raise _wrong_self_test("gradients and their places differ in number")
+    if any(place >= manifest.n_train for place in self_test.gradient_at):
+        raise _wrong_self_test("it names a gradient beyond the last")
+    for tensor in (batch, labels, self_test.scores):
+        tensor.array()
+    return self_test
+
+
+def _wrong_self_test(why: str) -> PlanError:
+    return PlanError("the plan's self-test is wrong", why=why, repair="export the plan again")

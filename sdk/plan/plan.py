@@ -1,0 +1,208 @@
+"""A plan: what a device trains, read from one file and verified."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from kellet.kernels import aligned
+from kellet.sdk.errors import PlanError, UsageError
+from kellet.sdk.plan import data, selftest
+from kellet.sdk.plan.bundle import Contents, read_bundle
+from kellet.sdk.plan.container import MAX_BUNDLE_BYTES
+from kellet.sdk.plan.evaluator import Evaluator
+from kellet.sdk.plan.manifest import Manifest
+from kellet.sdk.plan.session import GradientSession
+
+__all__ = ["BUILTIN_PLANS", "Plan"]
+
+BUILTIN_PLANS = ("har", "wisdm")
+
+_Array = np.ndarray[Any, np.dtype[Any]]
+_Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Plan:
+    """A plan, immutable, read and verified. Made by `Plan.open`.
+
+    ``id`` is the SHA-256 of the file, ``raw`` the file itself. The parameters
+    are one float32 vector of ``n_params``: first the ``n_train`` trained ones,
+    then float buffers up to ``n_update``, then frozen ones.
+    """
+
+    __slots__ = ("_contents", "_id", "_raw")
+
+    _contents: Contents
+    _id: bytes
+    _raw: bytes
+
+    def __init__(self, raw: bytes, *, digest: bytes | None = None) -> None:
+        """Read the bytes of a plan's file. Raises ``PlanError``."""
+        object.__setattr__(self, "_raw", raw)
+        object.__setattr__(self, "_contents", read_bundle(raw, digest))
+        object.__setattr__(self, "_id", hashlib.sha256(raw).digest())
+
+    @classmethod
+    def open(
+        cls, source: str | os.PathLike[str] | bytes, *, digest: bytes | str | None = None
+    ) -> Self:
+        """Open a plan from a path, the name of a built-in plan, or its bytes.
+
+        A string that names an existing file is a path. ``digest`` is the
+        SHA-256 that the file must have, as 32 bytes or 64 hex digits. Raises
+        ``PlanError`` for a plan that is unknown, damaged or not the one meant.
+        """
+        wanted = _digest(digest)
+        if isinstance(source, bytes | bytearray | memoryview):
+            return cls(bytes(source), digest=wanted)
+        if isinstance(source, str) and source in BUILTIN_PLANS and not Path(source).is_file():
+            builtin = resources.files("kellet.sdk.plan") / "builtin" / f"{source}.kplan"
+            return cls(builtin.read_bytes(), digest=wanted)
+        return cls(_read(source), digest=wanted)
+
+    @property
+    def id(self) -> bytes:
+        """The SHA-256 of the file, 32 bytes."""
+        return self._id
+
+    @property
+    def hex_id(self) -> str:
+        """The SHA-256 of the file, 64 hex digits."""
+        return self._id.hex()
+
+    @property
+    def raw(self) -> bytes:
+        """The file, to be shipped."""
+        return self._raw
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the plan says about itself."""
+        return self._contents.manifest
+
+    @property
+    def n_params(self) -> int:
+        """Elements of the flat vector."""
+        return self.manifest.n_params
+
+    @property
+    def n_update(self) -> int:
+        """Elements that are trained or updated by a step; they come first."""
+        return self.manifest.n_update
+
+    @property
+    def n_train(self) -> int:
+        """Elements that are trained; they come first of all. Gradients have this length."""
+        return self.manifest.n_train
+
+    @property
+    def step_graph(self) -> memoryview:
+        """The encoded ONNX model of a step."""
+        return self._contents.step
+
+    @property
+    def eval_graph(self) -> memoryview:
+        """The encoded ONNX model of inference."""
+        return self._contents.eval
+
+    def initial(self) -> _Floats:
+        """Return a fresh, 64-byte aligned copy of the initial parameters [n_params]."""
+        vector: _Floats = aligned(self.n_params)
+        vector[:] = np.frombuffer(self._contents.initial, "<f4")
+        return vector
+
+    def views(self, flat: _Floats) -> dict[str, _Floats]:
+        """Return the tensors that lie in ``flat``, as views, by name.
+
+        ``flat`` has n_params, n_update or n_train elements; a shorter vector
+        holds fewer tensors. Raises ``UsageError`` for another length.
+        """
+        if flat.ndim != 1 or flat.size not in (self.n_params, self.n_update, self.n_train):
+            raise UsageError(
+                f"the vector has the shape {list(flat.shape)}",
+                why=f"this plan's have {self.n_params} elements, or the first "
+                f"{self.n_update} or {self.n_train} of them",
+                repair="pass the flat vector, not a part of it",
+            )
+        return {
+            tensor.name: flat[tensor.offset : tensor.offset + tensor.size].reshape(tensor.shape)
+            for tensor in self.manifest.tensors
+            if tensor.offset + tensor.size <= flat.size
+        }
+
+    def check_data(self, x: ArrayLike, y: ArrayLike) -> tuple[_Array, _Array]:
+        """Return (x, y) as contiguous arrays of the plan's dtypes.
+
+        x: [n, *input], y: [n, *label]. Raises ``DataError``, naming the row
+        and column, for what cannot be trained on.
+        """
+        return data.check_data(self.manifest, x, y)
+
+    def session(self, *, threads: int = 1) -> GradientSession:
+        """Open a gradient session. One thread makes digests repeatable on a CPU type."""
+        return GradientSession(self, threads=threads)
+
+    def evaluator(self, *, threads: int = 1) -> Evaluator:
+        """Open an evaluator."""
+        return Evaluator(self, threads=threads)
+
+    def self_test(self) -> selftest.SelfTestResult:
+        """Run the plan's own test on this machine. Raises ``PlanError`` when off."""
+        return selftest.run(self, self._contents.self_test)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a plan is immutable; {name!r} cannot be set")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self._id == other._id
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    def __reduce__(self) -> tuple[type[Plan], tuple[bytes]]:
+        return (type(self), (self._raw,))
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.manifest.name} {self.hex_id[:12]} n_params={self.n_params}>"
+
+
+def _digest(digest: bytes | str | None) -> bytes | None:
+    if digest is None:
+        return None
+    try:
+        wanted = bytes.fromhex(digest) if isinstance(digest, str) else bytes(digest)
+    except ValueError:
+        wanted = b""
+    if len(wanted) != 32:
+        raise UsageError(
+            f"{digest!r} is not the digest of a plan",
+            why="a SHA-256 has 32 bytes, or 64 hex digits",
+            repair="see `kellet plan show`",
+        )
+    return wanted
+
+
+def _read(source: str | os.PathLike[str]) -> bytes:
+    path = Path(source)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BUNDLE_BYTES + 1)
+    except FileNotFoundError:
+        raise PlanError(
+            f"there is no plan {os.fspath(source)!r}",
+            why="it is neither a file nor a built-in plan",
+            repair=f"give the path of a .kplan file, or one of: {', '.join(BUILTIN_PLANS)}",
+        ) from None
+    except OSError as error:
+        raise PlanError(
+            f"the plan {os.fspath(source)!r} cannot be read",
+            why=error.strerror or str(error),
+            repair="check the path and its permissions",
+        ) from None
+    return raw

@@ -1,0 +1,90 @@
+"""Does this machine compute what the machine that made the plan computed?"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kellet.sdk.errors import PlanError
+from kellet.sdk.plan.bundle import SelfTest, TensorData
+from kellet.sdk.plan.evaluator import Evaluator
+from kellet.sdk.plan.session import GradientSession
+
+if TYPE_CHECKING:
+    from kellet.sdk.plan.plan import Plan
+
+__all__ = ["SelfTestResult", "record", "run"]
+
+TOLERANCE = 1e-4
+_SAMPLES = 256
+
+
+@dataclass(frozen=True)
+class SelfTestResult:
+    """What was computed here, and how far it is from what the plan says.
+
+    Errors are relative to the largest expected value of their kind, or to 1
+    where that is smaller.
+    """
+
+    loss: float
+    expected_loss: float
+    loss_error: float
+    gradient_error: float
+    score_error: float
+    seconds: float
+
+
+def record(plan: Plan, x: np.ndarray, y: np.ndarray) -> SelfTest:
+    """Run the plan at its initial parameters and note what comes out."""
+    session = GradientSession(plan)
+    loss = session.step(x, y)
+    count = min(_SAMPLES, plan.n_train)
+    places = np.unique(np.linspace(0, plan.n_train - 1, count).astype(np.int64))
+    return SelfTest(
+        batch=TensorData.of(x),
+        labels=TensorData.of(y),
+        loss=loss,
+        gradient_at=tuple(places.tolist()),
+        gradient=tuple(session.grads[places].tolist()),
+        scores=TensorData.of(Evaluator(plan).scores(plan.initial(), x)),
+    )
+
+
+def run(plan: Plan, expected: SelfTest) -> SelfTestResult:
+    """Compare this machine's numbers with the plan's. Raises ``PlanError`` when off."""
+    began = time.perf_counter()
+    x, y = expected.batch.array(), expected.labels.array()
+    session = GradientSession(plan)
+    loss = session.step(x, y)
+    gradient = session.grads[list(expected.gradient_at)]
+    scores = Evaluator(plan).scores(plan.initial(), x)
+    result = SelfTestResult(
+        loss=loss,
+        expected_loss=expected.loss,
+        loss_error=_error(np.float64(loss), np.float64(expected.loss)),
+        gradient_error=_error(gradient, np.asarray(expected.gradient)),
+        score_error=_error(scores, expected.scores.array()),
+        seconds=time.perf_counter() - began,
+    )
+    for what in ("loss", "gradient", "score"):
+        error = getattr(result, f"{what}_error")
+        if not error <= TOLERANCE:
+            raise PlanError(
+                f"the plan's self-test fails: the {what} is off by {error:.2g}",
+                why=f"more than {TOLERANCE:g} cannot be rounding",
+                repair="install another release of onnxruntime, and report this processor",
+            )
+    return result
+
+
+def _error(found: np.ndarray | np.float64, wanted: np.ndarray | np.float64) -> float:
+    if found.shape != wanted.shape:
+        return float("inf")
+    if found.size == 0:
+        return 0.0
+    difference = np.abs(np.asarray(found, np.float64) - np.asarray(wanted, np.float64))
+    return float(difference.max() / max(1.0, float(np.abs(wanted).max())))

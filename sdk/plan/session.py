@@ -1,0 +1,161 @@
+"""A plan's step graph in onnxruntime: the loss and its gradient at a point.
+
+Parameters and gradients are bound to the graph once, by address, so a step
+copies neither. onnxruntime is imported when the first session is made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kellet.kernels import aligned
+from kellet.sdk.errors import DataError, PlanError
+from kellet.sdk.plan.bundle import step_outputs
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+    from kellet.sdk.plan.plan import Plan
+
+__all__ = ["GradientSession", "open_session", "run_bound"]
+
+_Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def open_session(graph: bytes | memoryview, threads: int) -> InferenceSession:
+    """Open a graph on the CPU, deterministic, without an arena.
+
+    The arena would keep the largest step's memory for ever. Raises
+    ``PlanError`` where onnxruntime does not take the graph.
+    """
+    import onnxruntime
+    from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.enable_cpu_mem_arena = False
+    options.use_deterministic_compute = True
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(
+            bytes(graph), options, providers=["CPUExecutionProvider"]
+        )
+    except (
+        native.Fail,
+        native.InvalidGraph,
+        native.InvalidProtobuf,
+        native.InvalidArgument,
+        native.NotImplemented,
+        native.RuntimeException,
+    ) as error:
+        raise PlanError(
+            f"onnxruntime {onnxruntime.__version__} does not take the plan's graph",
+            why=_first_line(error),
+            repair="update onnxruntime, or export the plan again",
+        ) from None
+
+
+def run_bound(session: InferenceSession, binding: Any) -> None:
+    """Run a bound session. Raises ``DataError`` where the data makes a step fail."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+    try:
+        session.run_with_iobinding(binding)
+    except (native.Fail, native.InvalidArgument, native.RuntimeException) as error:
+        raise DataError(
+            "the plan does not run on this batch",
+            why=_first_line(error),
+            repair="check the batch with Plan.check_data; "
+            "if it passes there, the plan's self-test tells whether the plan is sound",
+        ) from None
+
+
+def address(array: _Array) -> int:
+    """Return where the first element of ``array`` lies."""
+    return int(array.__array_interface__["data"][0])
+
+
+class GradientSession:
+    """Gradients of a plan's loss. Not for use from two threads at once.
+
+    ``params`` is the float32 vector [n_params] at which `step` evaluates;
+    change it in place. ``grads`` is the float32 vector [n_train] that `step`
+    fills. Both stay the same arrays for the life of the session.
+    """
+
+    params: np.ndarray[Any, np.dtype[np.float32]]
+    grads: np.ndarray[Any, np.dtype[np.float32]]
+
+    def __init__(self, plan: Plan, *, threads: int = 1) -> None:
+        self.plan = plan
+        self.params = plan.initial()
+        self.grads = aligned(plan.n_train)
+        self._loss = np.zeros((), np.float32)
+        self._session = open_session(plan.step_graph, threads)
+        self._binding = self._session.io_binding()
+        self._bound: tuple[int, tuple[int, ...]] | None = None
+        # The runtime may read a buffer after it has written the new value of
+        # it, so new buffers land beside the vector and are copied afterwards.
+        self._new_buffers = np.zeros(plan.n_update - plan.n_train, np.float32)
+        self._buffers = self.params[plan.n_train : plan.n_update]
+        self._bind_vectors()
+
+    def step(self, x: _Array, y: _Array) -> float:
+        """Return the batch's mean loss at ``params`` and fill ``grads``.
+
+        x: [b, *input], y: [b, *label], of the plan's dtypes, any b >= 1.
+        Float buffers in ``params`` take their new values. Nothing else is
+        written. Raises ``DataError`` for a batch of another shape or dtype.
+        """
+        spec, labels = self.plan.manifest.input, self.plan.manifest.labels
+        x = _batch("x", x, spec.dtype, spec.shape)
+        y = _batch("y", y, labels.dtype, labels.shape)
+        if len(x) != len(y):
+            raise DataError(
+                f"the batch has {len(x)} rows and {len(y)} labels",
+                why="each row needs one label",
+                repair="slice x and y alike",
+            )
+        bind = self._binding.bind_input
+        bind("batch", "cpu", 0, x.dtype, x.shape, address(x))
+        bind("labels", "cpu", 0, y.dtype, y.shape, address(y))
+        run_bound(self._session, self._binding)
+        if self._new_buffers.size:
+            self._buffers[:] = self._new_buffers
+        return float(self._loss)
+
+    def _bind_vectors(self) -> None:
+        bind_input, bind_output = self._binding.bind_input, self._binding.bind_output
+        n_train = self.plan.n_train
+        outputs: dict[str, tuple[_Array, tuple[int, ...]]] = {"loss": (self._loss, ())}
+        for tensor in self.plan.manifest.tensors:
+            end = tensor.offset + tensor.size
+            value = self.params[tensor.offset : end]
+            bind_input(tensor.name, "cpu", 0, np.float32, tensor.shape, address(value))
+            if tensor.role == "train":
+                outputs[f"grad::{tensor.name}"] = (self.grads[tensor.offset : end], tensor.shape)
+            elif tensor.role == "buffer":
+                fresh = self._new_buffers[tensor.offset - n_train : end - n_train]
+                outputs[f"buffer::{tensor.name}"] = (fresh, tensor.shape)
+        for name in step_outputs(self.plan.manifest):
+            array, shape = outputs[name]
+            bind_output(name, "cpu", 0, np.float32, shape, address(array))
+
+
+def _batch(what: str, array: _Array, dtype: str, shape: tuple[int, ...]) -> _Array:
+    if array.dtype != dtype or array.ndim == 0 or array.shape[1:] != shape or len(array) == 0:
+        axes = ", ".join(["b", *map(str, shape)])
+        raise DataError(
+            f"{what} of the batch is {array.dtype} {list(array.shape)}",
+            why=f"the plan takes {dtype} [{axes}] with b >= 1",
+            repair="pass the whole data through Plan.check_data once, then slice it",
+        )
+    return np.ascontiguousarray(array)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:300]
