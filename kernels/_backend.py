@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -88,7 +89,12 @@ def _choose() -> None:
         return
     try:
         use_backend("compiled")
-    except ImportError:
+    except ImportError as reason:
+        warnings.warn(
+            f"kellet.kernels computes with NumPy, which is slower: {reason}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         use_backend("numpy")
 
 

@@ -1,0 +1,144 @@
+"""From a kernel's Python source to LLVM IR with a C signature, on the way to any processor.
+
+Numba optimises for the machine it runs on. Here its optimiser is switched
+off while it lowers, and LLVM optimises once, for the target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import llvmlite.binding as llvm
+from numba.core import codegen, compiler, types
+from numba.core.registry import cpu_target
+
+from kellet.kernels._numba import source
+from kellet.kernels.table import KERNELS
+
+__all__ = ["c_signature", "lower", "optimise"]
+
+_NUMBA = {
+    "f4": types.float32,
+    "f8": types.float64,
+    "i8": types.int64,
+    "u4": types.uint32,
+    "u8": types.uint64,
+}
+_LLVM = {"": "void", "f4": "float", "f8": "double", "i8": "i64", "u4": "i32", "u8": "i64"}
+_PLAIN_NAME = re.compile(r"[\w.$]+")
+
+
+@contextmanager
+def _unoptimised() -> Iterator[None]:
+    """Keep Numba's IR raw. Numba is as it was afterwards, though slower code may stay cached."""
+    library = codegen.CPUCodeLibrary
+    saved = library._optimize_functions, library._optimize_final_module
+    library._optimize_functions = lambda self, module: None
+    library._optimize_final_module = lambda self: None
+    try:
+        yield
+    finally:
+        library._optimize_functions, library._optimize_final_module = saved
+
+
+def lower(kernel: str, symbol: str, machine: Any) -> Any:
+    """Return an unoptimised LLVM module whose only visible function is ``symbol``.
+
+    Its C parameters are a pointer an array, the scalars, and the common length
+    as a 64-bit integer; see ``c_signature``.
+    """
+    signature = KERNELS[kernel]
+    arguments = [types.Array(_NUMBA[kind], 1, "C") for kind in signature.arrays]
+    arguments += [_NUMBA[kind] for kind in signature.scalars]
+    flags = compiler.Flags()
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    flags.nrt = False
+    flags.noalias = True
+    flags.error_model = "numpy"
+    result = _NUMBA[signature.result] if signature.result else types.void
+    with _unoptimised():
+        compiled = compiler.compile_extra(
+            cpu_target.typing_context,
+            cpu_target.target_context,
+            source(kernel).py_func,  # type: ignore[attr-defined]
+            tuple(arguments),
+            result,
+            flags,
+            {},
+        )
+        text = compiled.library.get_llvm_str()
+    name = compiled.fndesc.llvm_func_name
+    if not _PLAIN_NAME.fullmatch(name):
+        name = f'"{name}"'
+    text = re.sub(r'target triple = ".*"', f'target triple = "{machine.triple}"', text)
+    text = re.sub(r'target datalayout = ".*"', f'target datalayout = "{machine.target_data}"', text)
+    # Numba's environment objects serve its Python side; here nothing reads them.
+    text = re.sub(
+        r"(@_ZN08NumbaEnv\S*) = common (?:local_unnamed_addr )?global",
+        r"\1 = internal global",
+        text,
+    )
+    module = llvm.parse_assembly(text + _c_function(kernel, symbol, name))
+    for function in module.functions:
+        if not function.is_declaration and function.name != symbol:
+            function.linkage = "internal"
+    module.verify()
+    return module
+
+
+def c_signature(kernel: str) -> tuple[str, str, str]:
+    """Return a kernel's C result, parameters and the parameters' names, in LLVM's notation."""
+    signature = KERNELS[kernel]
+    named = [("ptr noalias", f"%a{i}") for i in range(len(signature.arrays))]
+    named += [(_LLVM[kind], f"%s{i}") for i, kind in enumerate(signature.scalars)]
+    named.append(("i64", "%n"))
+    parameters = ", ".join(f"{kind} {name}" for kind, name in named)
+    passed = ", ".join(f"{kind.split()[0]} {name}" for kind, name in named)
+    return _LLVM[signature.result], parameters, passed
+
+
+def _c_function(kernel: str, symbol: str, target: str) -> str:
+    """Return a function of C's calling convention around Numba's.
+
+    Numba passes a result pointer, an exception pointer, and for each array:
+    two owners (none), length, element size, data, shape and stride.
+    """
+    signature = KERNELS[kernel]
+    result, parameters, _ = c_signature(kernel)
+    slot = "ptr" if result == "void" else result
+    arguments = ["ptr %result", "ptr %exception"]
+    for i, kind in enumerate(signature.arrays):
+        size = int(kind[1])
+        arguments += ["ptr null", "ptr null", "i64 %n", f"i64 {size}"]
+        arguments += [f"ptr %a{i}", "i64 %n", f"i64 {size}"]
+    arguments += [f"{_LLVM[kind]} %s{i}" for i, kind in enumerate(signature.scalars)]
+    end = "ret void"
+    if result != "void":
+        end = f"%value = load {result}, ptr %result\n  ret {result} %value"
+    return f"""
+define {result} @{symbol}({parameters}) {{
+  %result = alloca {slot}
+  %exception = alloca ptr
+  %status = call i32 @{target}({", ".join(arguments)})
+  {end}
+}}
+"""
+
+
+def optimise(module: Any, machine: Any) -> None:
+    """Optimise for the target, twice: the first round inlines what the second one vectorises.
+
+    No pass may change a result: nothing here permits reassociation or
+    contraction, and LLVM fuses only where the IR says so.
+    """
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
+    options.slp_vectorization = True
+    options.loop_unrolling = True
+    for _ in range(2):
+        builder = llvm.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)

@@ -1,0 +1,181 @@
+"""Build the compiled library: ``python -m kellet.kernels.compile``.
+
+The device carries no compiler. The kernels' Python sources are lowered by
+Numba, optimised by LLVM for the target, and linked into one library that
+needs no other, not even libc. Run it as a process of its own: it switches
+Numba's optimiser off while it works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import llvmlite.binding as llvm
+
+from kellet.kernels import _dispatch, _library, _lowering
+from kellet.kernels._elf import undefined_symbols
+from kellet.kernels.table import KERNELS
+
+__all__ = ["TARGETS", "Build", "Target", "build", "compile_objects", "link", "linkers", "symbol"]
+
+
+class Build(NamedTuple):
+    """One round of code generation: an LLVM processor name, and the suffix of its symbols."""
+
+    cpu: str
+    suffix: str = ""
+
+
+class Target(NamedTuple):
+    """What is built for the processors that ``platform.machine()`` calls by one name."""
+
+    triple: str
+    builds: tuple[Build, ...]
+
+
+TARGETS = {
+    "x86_64": Target(
+        "x86_64-unknown-linux-gnu",
+        tuple(Build(f"x86-64-v{level}", f"_v{level}") for level in _dispatch.LEVELS),
+    ),
+    "aarch64": Target("aarch64-unknown-linux-gnu", (Build("generic"),)),
+}
+
+
+def symbol(kernel: str) -> str:
+    """Return the C name of a kernel."""
+    return f"kellet_{kernel}"
+
+
+def machine_for(triple: str, cpu: str = "") -> Any:
+    """Return an LLVM target machine that makes position-independent code."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu=cpu, opt=3, reloc="pic", codemodel="default"
+    )
+
+
+def kernel_module(target: Target, build: Build) -> tuple[Any, Any]:
+    """Return the optimised module of all kernels for one build, and its target machine."""
+    machine = machine_for(target.triple, build.cpu)
+    whole = llvm.parse_assembly(_header(machine))
+    for kernel in KERNELS:
+        name = symbol(kernel) + build.suffix
+        module = _lowering.lower(kernel, name, machine)
+        if build.suffix:
+            module.get_function(name).visibility = "hidden"
+        whole.link_in(module)
+    _lowering.optimise(whole, machine)
+    return whole, machine
+
+
+def compile_objects(name: str) -> list[bytes]:
+    """Return the object files of a target of ``TARGETS``: the kernels, and what joins them."""
+    target = TARGETS[name]
+    objects = []
+    for build in target.builds:
+        module, machine = kernel_module(target, build)
+        objects.append(machine.emit_object(module))
+    machine = machine_for(target.triple)
+    text = _header(machine) + _identity()
+    if any(build.suffix for build in target.builds):
+        text += _dispatch.x86_dispatch(
+            [(symbol(kernel), *_lowering.c_signature(kernel)) for kernel in KERNELS],
+            lambda function, level: f"{function}_v{level}",
+        )
+    module = llvm.parse_assembly(text)
+    module.verify()
+    _lowering.optimise(module, machine)
+    objects.append(machine.emit_object(module))
+    return objects
+
+
+def _header(machine: Any) -> str:
+    return f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
+
+
+def _identity() -> str:
+    """Return the IR of the constant by which a stale library is known."""
+    text = _library.MARK + _library.source_digest()
+    return f'@kellet_kernels_digest = constant [{len(text) + 1} x i8] c"{text}\\00"\n'
+
+
+def linkers(name: str) -> list[list[str]]:
+    """Return the commands on this machine that link for a target, the likeliest first."""
+    flags = ["-shared", "-nostdlib", "--build-id=none", "-z", "noexecstack", "-s"]
+    driver = ["-shared", "-nostdlib", "-Wl,--build-id=none,-z,noexecstack,-s"]
+    found = []
+    if name == platform.machine():
+        found += [["ld", *flags], ["cc", *driver]]
+    found += [["ld.lld", *flags]]
+    commands = [command for command in found if shutil.which(command[0])]
+    if importlib.util.find_spec("ziglang"):
+        zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{name}-linux-gnu"]
+        commands.append([*zig, *driver])
+    return commands
+
+
+def link(objects: list[bytes], name: str, library: Path) -> None:
+    """Write the shared library, whole or not at all.
+
+    Raises RuntimeError where an object needs a symbol that none defines, or
+    no linker does its work.
+    """
+    missing = _missing(objects)
+    if missing:
+        raise RuntimeError(f"the objects leave symbols undefined: {', '.join(missing)}")
+    failures = []
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".link-") as folder:
+        paths = []
+        for i, content in enumerate(objects):
+            path = Path(folder, f"{i}.o")
+            path.write_bytes(content)
+            paths.append(str(path))
+        linked = Path(folder, library.name)
+        for command in linkers(name):
+            done = subprocess.run(
+                [*command, "-o", str(linked), *paths], capture_output=True, text=True, check=False
+            )
+            if done.returncode == 0:
+                linked.chmod(0o755)
+                linked.replace(library)
+                return
+            failures.append(f"{' '.join(command[:4])}: {done.stderr.strip()}")
+    raise RuntimeError(
+        "nothing links for " + name + "; pip install ziglang" + "".join(f"\n{f}" for f in failures)
+    )
+
+
+def _missing(objects: list[bytes]) -> list[str]:
+    from kellet.kernels._elf import defined_symbols
+
+    defined = {name for content in objects for name in defined_symbols(content)}
+    return sorted({n for content in objects for n in undefined_symbols(content)} - defined)
+
+
+def build(name: str, library: Path) -> None:
+    """Compile and link the library for a target of ``TARGETS``."""
+    link(compile_objects(name), name, library)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--machine", choices=sorted(TARGETS), default=platform.machine())
+    parser.add_argument("--out", type=Path, help="the library to write, by default in the package")
+    options = parser.parse_args()
+    build(options.machine, options.out or _library.library_path(options.machine))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""The exact sums and reductions, compiled by Numba. ``reference`` is their specification.
+
+Numba takes mixed signed and unsigned operands, and products of two uint32, to
+wider types: every integer below is cast back where that would happen.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kellet.kernels._jit import inlined, jit
+from kellet.kernels.hash import INDEX_FACTOR, MIX_FACTOR_1, MIX_FACTOR_2
+from kellet.kernels.table import GRID_BITS, GRID_LIMIT
+
+__all__ = [
+    "add_scaled",
+    "control_shift",
+    "derived_delta_c",
+    "from_grid",
+    "limbs_to_float64",
+    "off_grid",
+    "signed_digest",
+    "sum_of_squares",
+    "to_grid",
+]
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+
+TO_GRID = 2.0**GRID_BITS
+FROM_GRID = 2.0**-GRID_BITS
+ALL_INTEGERS = 2.0**52  # from here on every float64 is an integer
+BLOCK = 1024
+LOW_HALF = np.int64(0xFFFFFFFF)
+ZERO = np.uint64(0)
+ONE = np.uint64(1)
+TWO = np.uint64(2)
+INDEX = np.uint32(INDEX_FACTOR)
+MIX_1 = np.uint32(MIX_FACTOR_1)
+MIX_2 = np.uint32(MIX_FACTOR_2)
+
+
+@inlined
+def _rint(v: float) -> np.int64:
+    """Round ties to even: in [2**52, 2**53) a float64 has no fraction, so the sum rounds it off."""
+    magnitude = abs(v)
+    if magnitude < ALL_INTEGERS:
+        magnitude = (magnitude + ALL_INTEGERS) - ALL_INTEGERS
+    whole = np.int64(magnitude)
+    return whole if v >= 0.0 else -whole
+
+
+@jit
+def off_grid(v: F32 | F64) -> int:
+    for i in range(v.size):
+        if not abs(np.float64(v[i])) < GRID_LIMIT:
+            return i
+    return -1
+
+
+@jit
+def to_grid(q: I64, v: F32 | F64) -> None:
+    for i in range(q.size):
+        q[i] = _rint(np.float64(v[i]) * TO_GRID)
+
+
+@jit
+def from_grid(v: F64, q: I64) -> None:
+    for i in range(v.size):
+        v[i] = np.float64(q[i]) * FROM_GRID
+
+
+@jit
+def add_scaled(lo: U64, hi: I64, q: I64, weight: np.int64) -> None:
+    for i in range(lo.size):
+        upper = (q[i] >> 32) * weight
+        lower = (q[i] & LOW_HALF) * weight
+        unsigned = np.uint64(lower)
+        product = np.uint64(upper << 32) + unsigned
+        total = lo[i] + product
+        hi[i] += (upper >> 32) + (lower >> 63)
+        hi[i] += np.int64(product < unsigned) + np.int64(total < product)
+        lo[i] = total
+
+
+@inlined
+def _nearest(low: np.uint64, high: np.uint64) -> float:
+    """Round the magnitude ``high*2**64 + low``, at least 2**63, to float64.
+
+    Its top 63 or 64 bits are taken, the last one set if any bit below is: with
+    10 bits to spare the conversion then rounds as if it saw all.
+    """
+    below, rest = ZERO, high  # becomes the position of high's top bit
+    for shift in (32, 16, 8, 4, 2, 1):
+        if rest >> np.uint64(shift) != ZERO:
+            rest >>= np.uint64(shift)
+            below += np.uint64(shift)
+    # One more bit than `below` goes; in two shifts, as it may be all 64.
+    kept = high << (np.uint64(63) - below) | low >> below >> ONE
+    lost = low & ((TWO << below) - ONE)
+    kept |= np.uint64(lost != ZERO)
+    return np.float64(kept) * (np.float64(ONE << below) * 2.0)
+
+
+@jit
+def limbs_to_float64(out: F64, lo: U64, hi: I64) -> None:
+    for i in range(out.size):
+        low, high = lo[i], np.uint64(hi[i])
+        if hi[i] == np.int64(low) >> 63:  # 64 bits hold it
+            out[i] = np.float64(np.int64(low))
+        elif hi[i] >= 0:
+            out[i] = _nearest(low, high)
+        else:
+            low = ~low + ONE
+            out[i] = -_nearest(low, ~high + np.uint64(low == ZERO))
+
+
+@jit
+def derived_delta_c(q: I64, c_a: F32, delta_y: F32, rate_sum: float) -> int:
+    bad = -1
+    for i in range(q.size):
+        v = -np.float64(c_a[i]) - np.float64(delta_y[i]) / rate_sum
+        if abs(v) < GRID_LIMIT:
+            q[i] = _rint(v * TO_GRID)
+        else:
+            q[i] = 0
+            if bad < 0:
+                bad = i
+    return bad
+
+
+@jit
+def control_shift(d: F32, c: F32, q_ci: I64) -> None:
+    for i in range(d.size):
+        d[i] = np.float32(np.float64(c[i]) - np.float64(q_ci[i]) * FROM_GRID)
+
+
+@jit
+def sum_of_squares(v: F32 | F64) -> float:
+    whole = v.size & -8
+    total = 0.0
+    start = 0
+    while start < whole:
+        stop = min(start + BLOCK, whole)
+        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+        for i in range(start, stop, 8):
+            s0 += np.float64(v[i]) * np.float64(v[i])
+            s1 += np.float64(v[i + 1]) * np.float64(v[i + 1])
+            s2 += np.float64(v[i + 2]) * np.float64(v[i + 2])
+            s3 += np.float64(v[i + 3]) * np.float64(v[i + 3])
+            s4 += np.float64(v[i + 4]) * np.float64(v[i + 4])
+            s5 += np.float64(v[i + 5]) * np.float64(v[i + 5])
+            s6 += np.float64(v[i + 6]) * np.float64(v[i + 6])
+            s7 += np.float64(v[i + 7]) * np.float64(v[i + 7])
+        total += ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
+        start = stop
+    for i in range(whole, v.size):
+        total += np.float64(v[i]) * np.float64(v[i])
+    return total
+
+
+@jit
+def signed_digest(q: I64, seed: np.uint32) -> np.uint64:
+    total = ZERO
+    for i in range(q.size):
+        h = np.uint32(np.uint32(i) * INDEX) ^ seed
+        h ^= h >> np.uint32(16)
+        h = np.uint32(h * MIX_1)
+        h ^= h >> np.uint32(15)
+        h = np.uint32(h * MIX_2)
+        # The finaliser's last step leaves bit 31 as it is.
+        if h >> np.uint32(31):
+            total -= np.uint64(q[i])
+        else:
+            total += np.uint64(q[i])
+    return total
