@@ -12,7 +12,7 @@ from kellet.kernels.table import KERNELS
 
 __all__ = ["CompiledBackend"]
 
-_C = {
+_C: dict[str, Any] = {
     "": None,
     "f4": ctypes.c_float,
     "f8": ctypes.c_double,
