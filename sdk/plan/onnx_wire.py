@@ -3,8 +3,8 @@
 A device has no ``onnx`` package. It still must not hand a stranger's graph to
 the runtime unread: a graph may name files to load, or loop for ever. This
 module walks the protobuf encoding (field numbers from onnx.proto3), collects
-what a plan must agree with, and refuses what a plan has no use for. It also
-writes the one message that `kellet.sdk.plan.checkpoint` appends to a graph.
+what a plan must agree with, and refuses what a plan has no use for. Its two
+ends, `fields` and `field`, also let a checkpoint be written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kellet.sdk.errors import PlanError
 
-__all__ = ["GraphFacts", "field", "inspect_graph", "varint"]
+__all__ = ["GraphFacts", "field", "fields", "inspect_graph"]
 
 _MODEL_IR, _MODEL_GRAPH, _MODEL_OPSET, _MODEL_TRAINING, _MODEL_FUNCTIONS = 1, 7, 8, 20, 25
 _GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_SPARSE = 1, 5, 11, 12, 15
@@ -24,7 +24,7 @@ _TENSOR_EXTERNAL, _TENSOR_LOCATION = 13, 14
 _VALUE_NAME = 1
 _OPSET_DOMAIN, _OPSET_VERSION = 1, 2
 
-_Value = int | memoryview
+Value = int | memoryview
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def inspect_graph(model: bytes | memoryview) -> GraphFacts:
     """
     ir_version, opset = 0, 0
     graphs: list[memoryview] = []
-    for number, value in _fields(memoryview(model)):
+    for number, value in fields(memoryview(model)):
         if number == _MODEL_IR:
             ir_version = _number(value)
         elif number == _MODEL_GRAPH:
@@ -60,7 +60,7 @@ def inspect_graph(model: bytes | memoryview) -> GraphFacts:
     operators: set[str] = set()
     inputs: list[str] = []
     outputs: list[str] = []
-    for number, value in _fields(graphs[0]):
+    for number, value in fields(graphs[0]):
         if number == _GRAPH_NODE:
             operators.add(_operator(_message(value)))
         elif number == _GRAPH_INITIALIZER:
@@ -74,8 +74,14 @@ def inspect_graph(model: bytes | memoryview) -> GraphFacts:
     return GraphFacts(ir_version, opset, frozenset(operators), tuple(inputs), tuple(outputs))
 
 
-def varint(number: int) -> bytes:
-    """Encode a non-negative integer as protobuf does."""
+def field(number: int, value: int | bytes | memoryview) -> bytes:
+    """Encode one field: an integer as a varint, bytes with their length."""
+    if isinstance(value, int):
+        return _encode(number << 3) + _encode(value)
+    return b"".join([_encode(number << 3 | 2), _encode(len(value)), value])
+
+
+def _encode(number: int) -> bytes:
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -84,29 +90,22 @@ def varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def field(number: int, value: int | bytes) -> bytes:
-    """Encode one field: an integer as a varint, bytes with their length."""
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    return varint(number << 3 | 2) + varint(len(value)) + value
-
-
 def _opset(message: memoryview) -> int:
     domain = _text(message, _OPSET_DOMAIN)
     if domain not in ("", "ai.onnx"):
         raise _refused(f"it needs operators of the domain {domain!r}")
-    return next((_number(v) for n, v in _fields(message) if n == _OPSET_VERSION), 0)
+    return next((_number(v) for n, v in fields(message) if n == _OPSET_VERSION), 0)
 
 
 def _operator(node: memoryview) -> str:
     operator = ""
-    for number, value in _fields(node):
+    for number, value in fields(node):
         if number == _NODE_OP:
             operator = _decode(_message(value))
         elif number == _NODE_DOMAIN and bytes(_message(value)) not in (b"", b"ai.onnx"):
             raise _refused(f"it needs operators of the domain {_decode(_message(value))!r}")
         elif number == _NODE_ATTRIBUTE:
-            for inner, content in _fields(_message(value)):
+            for inner, content in fields(_message(value)):
                 if inner in _ATTRIBUTE_SUBGRAPHS:
                     raise _refused("it holds a subgraph (a loop or a branch)")
                 if inner in (_ATTRIBUTE_TENSOR, _ATTRIBUTE_TENSORS):
@@ -115,13 +114,13 @@ def _operator(node: memoryview) -> str:
 
 
 def _check_tensor(tensor: memoryview) -> None:
-    for number, value in _fields(tensor):
+    for number, value in fields(tensor):
         if number == _TENSOR_EXTERNAL or (number == _TENSOR_LOCATION and value != 0):
             raise _refused("it keeps weights in another file")
 
 
 def _text(message: memoryview, wanted: int) -> str:
-    found = [value for number, value in _fields(message) if number == wanted]
+    found = [value for number, value in fields(message) if number == wanted]
     return _decode(_message(found[-1])) if found else ""
 
 
@@ -132,19 +131,20 @@ def _decode(raw: memoryview) -> str:
         raise _refused("a name in it is not text") from None
 
 
-def _message(value: _Value) -> memoryview:
+def _message(value: Value) -> memoryview:
     if isinstance(value, int):
         raise _refused("a field has the wrong type")
     return value
 
 
-def _number(value: _Value) -> int:
+def _number(value: Value) -> int:
     if not isinstance(value, int):
         raise _refused("a field has the wrong type")
     return value
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, _Value]]:
+def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
+    """Yield (number, value) of each field of a message; raises ``PlanError``."""
     position, end = 0, len(data)
     while position < end:
         key, position = _varint(data, position)
