@@ -8,11 +8,13 @@ included), and no wildcard at the first level matches a topic that begins with
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from kellet.sdk.errors import UsageError
+from kellet.sdk.transport.base import Will
 
-__all__ = ["LevelTree", "check_filter", "check_topic", "is_wildcard"]
+__all__ = ["LevelTree", "check_client", "check_filter", "check_topic", "is_wildcard"]
 
 MAX_TOPIC_BYTES = 65_535
 
@@ -44,6 +46,22 @@ def check_filter(topic_filter: str) -> None:
 def is_wildcard(topic_filter: str) -> bool:
     """Whether a (checked) filter can match more than one topic."""
     return "+" in topic_filter or topic_filter.endswith("#")
+
+
+def check_client(client_id: str, subscriptions: Iterable[str], will: Will | None) -> list[str]:
+    """The checks that every transport makes; returns the filters, each once."""
+    if not client_id or "\0" in client_id:
+        raise UsageError(
+            f"not a client id: {client_id!r}", repair="give each client a name of its own"
+        )
+    if isinstance(subscriptions, str):
+        raise UsageError("subscriptions is one string", repair="pass a list of topic filters")
+    filters = list(dict.fromkeys(subscriptions))
+    for topic_filter in filters:
+        check_filter(topic_filter)
+    if will is not None:
+        check_topic(will.topic)
+    return filters
 
 
 def _check_text(kind: str, text: str) -> None:

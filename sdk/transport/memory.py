@@ -37,7 +37,13 @@ from kellet.sdk.transport.base import (
     TransportEvent,
     Will,
 )
-from kellet.sdk.transport.filters import LevelTree, check_filter, check_topic, is_wildcard
+from kellet.sdk.transport.filters import (
+    LevelTree,
+    check_client,
+    check_filter,
+    check_topic,
+    is_wildcard,
+)
 
 __all__ = ["MemoryBroker", "MemoryTransport"]
 
@@ -277,21 +283,13 @@ class MemoryTransport:
         will: Will | None = None,
         max_payload: int | None = None,
     ) -> None:
-        if not client_id:
-            raise UsageError("an empty client id", repair="give each client a name of its own")
-        if isinstance(subscriptions, str):
-            raise UsageError("subscriptions is one string", repair="pass a list of topic filters")
-        filters = dict.fromkeys(subscriptions)
-        for topic_filter in filters:
-            check_filter(topic_filter)
-        if will is not None:
-            check_topic(will.topic)
+        filters = check_client(client_id, subscriptions, will)
         self.client_id = client_id
         self._broker = broker
         self._inbox = inbox
         self._will = will
         self._max_payload = max_payload
-        self._filters = filters  # a dict for its order
+        self._filters = dict.fromkeys(filters)  # a dict for its order
         self._session = _Session()
         self._up = False
         broker._open(self)
