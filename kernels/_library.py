@@ -8,10 +8,21 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
+import shutil
 from pathlib import Path
 
-__all__ = ["MARK", "SOURCES", "embedded_digest", "is_fresh", "library_path", "source_digest"]
+__all__ = [
+    "MACHINES",
+    "MARK",
+    "SOURCES",
+    "embedded_digest",
+    "is_fresh",
+    "library_path",
+    "source_digest",
+    "system_linker",
+]
 
+MACHINES = ("aarch64", "x86_64")  # what platform.machine() says
 FOLDER = Path(__file__).resolve().parent
 
 # What decides the library's machine code.
@@ -54,3 +65,12 @@ def embedded_digest(library: Path) -> str:
 def is_fresh(library: Path) -> bool:
     """Whether the library exists and was built from the sources beside it."""
     return library.is_file() and embedded_digest(library) == source_digest(library.parent)
+
+
+def system_linker(machine: str) -> list[str]:
+    """Return the command of an installed linker for a processor, or nothing.
+
+    LLVM's links for every processor; the system's own for this one.
+    """
+    names = ("ld.lld", "ld", "cc") if machine == platform.machine() else ("ld.lld",)
+    return next(([name] for name in names if shutil.which(name)), [])

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,10 +20,10 @@ from typing import Any, NamedTuple
 import llvmlite.binding as llvm
 
 from kellet.kernels import _dispatch, _library, _lowering
-from kellet.kernels._elf import undefined_symbols
+from kellet.kernels._elf import defined_symbols, undefined_symbols
 from kellet.kernels.table import KERNELS
 
-__all__ = ["TARGETS", "Build", "Target", "build", "compile_objects", "link", "linkers", "symbol"]
+__all__ = ["TARGETS", "Build", "Target", "build", "compile_objects", "link", "symbol"]
 
 
 class Build(NamedTuple):
@@ -110,57 +109,36 @@ def _identity() -> str:
     return f'@kellet_kernels_digest = constant [{len(text) + 1} x i8] c"{text}\\00"\n'
 
 
-def linkers(name: str) -> list[list[str]]:
-    """Return the commands on this machine that link for a target, the likeliest first."""
-    flags = ["-shared", "-nostdlib", "--build-id=none", "-z", "noexecstack", "-s"]
-    driver = ["-shared", "-nostdlib", "-Wl,--build-id=none,-z,noexecstack,-s"]
-    found = []
-    if name == platform.machine():
-        found += [["ld", *flags], ["cc", *driver]]
-    found += [["ld.lld", *flags]]
-    commands = [command for command in found if shutil.which(command[0])]
-    if importlib.util.find_spec("ziglang"):
-        zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{name}-linux-gnu"]
-        commands.append([*zig, *driver])
-    return commands
-
-
 def link(objects: list[bytes], name: str, library: Path) -> None:
     """Write the shared library, whole or not at all.
 
-    Raises RuntimeError where an object needs a symbol that none defines, or
-    no linker does its work.
+    Raises RuntimeError where a symbol stays undefined, no linker is there, or
+    the linker fails.
     """
-    missing = _missing(objects)
-    if missing:
-        raise RuntimeError(f"the objects leave symbols undefined: {', '.join(missing)}")
-    failures = []
+    defined = {symbol for content in objects for symbol in defined_symbols(content)}
+    wanted = {symbol for content in objects for symbol in undefined_symbols(content)}
+    if wanted - defined:
+        raise RuntimeError(f"undefined symbols: {', '.join(sorted(wanted - defined))}")
+    linker = _library.system_linker(name)
+    if not linker and importlib.util.find_spec("ziglang"):
+        linker = [sys.executable, "-m", "ziglang", "ld.lld"]
+    if not linker:
+        raise RuntimeError(f"no linker for {name}; pip install ziglang")
+    flags = ["-shared", "-nostdlib"]
+    passed = ["--build-id=none", "-s", "-z", "noexecstack"]
+    flags += [f"-Wl,{','.join(passed)}"] if linker[0] == "cc" else passed
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".link-") as folder:
-        paths = []
-        for i, content in enumerate(objects):
-            path = Path(folder, f"{i}.o")
+        paths = [Path(folder, f"{i}.o") for i in range(len(objects))]
+        for path, content in zip(paths, objects, strict=True):
             path.write_bytes(content)
-            paths.append(str(path))
         linked = Path(folder, library.name)
-        for command in linkers(name):
-            done = subprocess.run(
-                [*command, "-o", str(linked), *paths], capture_output=True, text=True, check=False
-            )
-            if done.returncode == 0:
-                linked.chmod(0o755)
-                linked.replace(library)
-                return
-            failures.append(f"{' '.join(command[:4])}: {done.stderr.strip()}")
-    raise RuntimeError(
-        "nothing links for " + name + "; pip install ziglang" + "".join(f"\n{f}" for f in failures)
-    )
-
-
-def _missing(objects: list[bytes]) -> list[str]:
-    from kellet.kernels._elf import defined_symbols
-
-    defined = {name for content in objects for name in defined_symbols(content)}
-    return sorted({n for content in objects for n in undefined_symbols(content)} - defined)
+        done = subprocess.run(
+            [*linker, *flags, "-o", linked, *paths], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{linker[-1]} failed: {done.stderr.strip()}")
+        linked.chmod(0o755)
+        linked.replace(library)
 
 
 def build(name: str, library: Path) -> None:

@@ -1,0 +1,151 @@
+"""Build ``kellet.*`` from the top-level folders, with the kernels compiled.
+
+The metadata is in pyproject.toml. Here is what metadata cannot say: the folders'
+names in the namespace, the link tree of an editable installation, and the
+compiled library, which is built where it is absent or older than its sources.
+``KELLET_KERNELS=numpy pip install .`` builds without it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+ROOT = Path(__file__).resolve().parent
+FOLDERS = ("firmware_profiles", "kernels", "sdk", "server")
+DATA = ["py.typed", "*.html", "*.kplan", "*.npz", "*.toml", "*.txt", "builtin/*"]
+LINK_TREE = ".editable"
+EDITABLE = "editable_wheel" in sys.argv
+MACHINE = platform.machine()
+
+
+def load_library_module() -> ModuleType:
+    """Load the part of the kernels that needs the standard library alone."""
+    path = ROOT / "kernels" / "_library.py"
+    spec = importlib.util.spec_from_file_location("kellet_build_library", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+LIBRARY = load_library_module()
+IS_64_BIT = sys.maxsize > 2**32
+WANTED = IS_64_BIT and MACHINE in LIBRARY.MACHINES and os.environ.get("KELLET_KERNELS") != "numpy"
+
+
+def lay_links(tree: Path) -> None:
+    """Make ``tree/kellet/*`` links to the folders, so that they import by their real names."""
+    (tree / "kellet").mkdir(parents=True, exist_ok=True)
+    for folder in FOLDERS:
+        link = tree / "kellet" / folder
+        if not link.exists():
+            link.unlink(missing_ok=True)  # it pointed to where the checkout was
+            link.symlink_to(os.path.relpath(ROOT / folder, link.parent), target_is_directory=True)
+
+
+def build_library(machine: str) -> None:
+    """Compile the kernels in a process of their own, unless the library is fresh."""
+    if LIBRARY.is_fresh(LIBRARY.library_path(machine)):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        lay_links(Path(folder))
+        path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+        done = subprocess.run(
+            [sys.executable, "-m", "kellet.kernels.compile", "--machine", machine],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            check=False,
+        )
+    if done.returncode != 0:
+        sys.exit(
+            f"the kernels could not be compiled for {machine}: see above. "
+            "KELLET_KERNELS=numpy builds without them, and NumPy computes"
+        )
+
+
+def build_requirements() -> list[str]:
+    """Return what compiling needs here: nothing where the library is there already."""
+    if not WANTED or LIBRARY.is_fresh(LIBRARY.library_path(MACHINE)):
+        return []
+    linker = [] if LIBRARY.system_linker(MACHINE) else ["ziglang>=0.13"]
+    return ["numba>=0.61", *linker]
+
+
+class WithLibrary(Distribution):
+    """What setuptools calls a distribution with extension modules: it goes by processor."""
+
+    def has_ext_modules(self) -> bool:
+        return WANTED
+
+
+class BuildPython(build_py):
+    """Start from an empty folder, or modules deleted since the last build would ship."""
+
+    def run(self) -> None:
+        if WANTED:
+            build_library(MACHINE)
+        if not self.editable_mode:
+            shutil.rmtree(Path(self.build_lib) / "kellet", ignore_errors=True)
+        super().run()
+
+
+class BuildWheel(bdist_wheel):
+    """One wheel for every Python 3 on the library's kind of processor."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        plat: str = super().get_tag()[2]
+        # The library needs no libc, and the rest is Python: any glibc of these systems will do.
+        if plat == f"linux_{MACHINE}" and platform.libc_ver()[0] == "glibc":
+            plat = f"manylinux_2_17_{MACHINE}"
+        return "py3", "none", plat
+
+
+class SourceArchive(sdist):
+    """Carry the library for each processor that it can be linked for here."""
+
+    def run(self) -> None:
+        for machine in LIBRARY.MACHINES if WANTED else ():
+            if machine == MACHINE or LIBRARY.system_linker(machine):
+                build_library(machine)
+            elif not LIBRARY.is_fresh(LIBRARY.library_path(machine)):
+                LIBRARY.library_path(machine).unlink(missing_ok=True)
+        super().run()
+
+
+packages = [
+    ".".join(("kellet", *init.parent.relative_to(ROOT).parts))
+    for folder in FOLDERS
+    for init in sorted((ROOT / folder).rglob("__init__.py"))
+]
+package_dir = {f"kellet.{folder}": folder for folder in FOLDERS}
+if EDITABLE:
+    # Links serve mypy, pyright and editors as they serve Python, and show new files at once.
+    lay_links(ROOT / LINK_TREE)
+    packages.append("kellet")  # the namespace itself, so that one plain path entry is enough
+    package_dir = {"": LINK_TREE}
+
+arguments: dict[str, Any] = {
+    "packages": packages,
+    "package_dir": package_dir,
+    "package_data": {"": DATA, "kellet.kernels": [LIBRARY.library_path().name] if WANTED else []},
+    "include_package_data": False,
+    "setup_requires": build_requirements(),
+    "distclass": WithLibrary,
+    "cmdclass": {"bdist_wheel": BuildWheel, "build_py": BuildPython, "sdist": SourceArchive},
+}
+setup(**arguments)
