@@ -1,0 +1,493 @@
+"""The device's state machine: no sockets, no threads, no clock, no training.
+
+``DeviceMachine.step(event, now)`` answers an event with effects, which a driver
+carries out: ``kellet.sdk.runner`` on a real device, ``kellet.server.simulate``
+in a simulation. Before an effect is returned, what it rests on is in the store.
+
+A device is always doing one of five things: nothing, asking to join a round,
+fetching its blobs, training, or settling an update. An unsettled update comes
+before everything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+from kellet.sdk import algorithms
+from kellet.sdk.blobs import BlobCache
+from kellet.sdk.errors import FleetError, ProtocolError, UsageError
+from kellet.sdk.fetch import Fetch
+from kellet.sdk.protocol import wire
+from kellet.sdk.protocol.body import UpdateHeader, encode_body
+from kellet.sdk.protocol.effects import Effect, Publish, Report, Tick
+from kellet.sdk.protocol.messages import (
+    Abort,
+    Ack,
+    Busy,
+    FromServer,
+    Grant,
+    Hello,
+    Idle,
+    Join,
+    Receipt,
+    Reject,
+    Round,
+    State,
+    ToAll,
+    Train,
+    Welcome,
+    announcement_hash,
+    update_uid,
+)
+from kellet.sdk.protocol.topics import Topics
+from kellet.sdk.store import Pending, Store
+from kellet.sdk.trainer import Outcome
+from kellet.sdk.transport.base import Connected, Disconnected, Received, Refused
+from kellet.sdk.upload import Upload
+
+__all__ = [
+    "Announced",
+    "DeviceEvent",
+    "DeviceMachine",
+    "StartTraining",
+    "Trained",
+    "TrainingStopped",
+]
+
+_REPEAT = 2.0
+_LONGEST_REPEAT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """An announcement and its hash."""
+
+    round: Round
+    base: bytes
+    algorithm: algorithms.FedAvg
+
+
+@dataclass(frozen=True, slots=True)
+class StartTraining:
+    """Effect: train on ``announced`` for at most ``seconds``; answer with the same base."""
+
+    announced: Announced
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Event: training for ``base`` came to ``outcome``."""
+
+    base: bytes
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStopped:
+    """Event: training for ``base`` gave nothing to send."""
+
+    base: bytes
+    reason: str
+
+
+DeviceEvent = Connected | Disconnected | Refused | Received | Tick | Trained | TrainingStopped
+Doing = Literal["nothing", "joining", "fetching", "training", "settling"]
+
+
+class DeviceMachine:
+    """One device's side of the protocol (docs/protocol.md).
+
+    ``boot``: 8 random bytes of this start of the process. ``wake`` is when the machine
+    wants a ``Tick`` (on the clock that ``now`` comes from), or None.
+    """
+
+    def __init__(self, topics: Topics, store: Store, cache: BlobCache, *, boot: bytes) -> None:
+        self._topics = topics
+        self._store = store
+        self._cache = cache
+        self._boot = boot
+        self._identity = store.identity
+        self._device = self._identity.device
+        self._link = False
+        self._max_payload: int | None = None
+        self._welcome = False
+        self._announced: Announced | None = None
+        self._given_up: bytes | None = None  # a base whose training failed here
+        self._fetch: Fetch | None = None
+        self._seconds = 0.0
+        self._training: bytes | None = None
+        self._upload: Upload | None = None
+        self._joining = False
+        self._repeat = _REPEAT
+        self._at: float | None = None  # when to say hello or join again
+        self.fatal: FleetError | None = None
+
+    # -- what a driver asks -------------------------------------------------
+
+    @property
+    def wake(self) -> float | None:
+        if not self._link or self.fatal:
+            return None
+        times = [self._at]
+        if self._welcome and self._fetch:
+            times.append(self._fetch.wake)
+        if self._welcome and self._upload:
+            times.append(self._upload.wake)
+        return min((t for t in times if t is not None), default=None)
+
+    @property
+    def doing(self) -> Doing:
+        if self._upload:
+            return "settling"
+        if self._training:
+            return "training"
+        if self._fetch:
+            return "fetching"
+        return "joining" if self._joining else "nothing"
+
+    @property
+    def training_base(self) -> bytes | None:
+        """The announcement being trained for; a driver stops training when it changes."""
+        return self._training
+
+    def step(self, event: DeviceEvent, now: float) -> list[Effect | StartTraining]:
+        """Take one event; what is to be done about it, in order."""
+        if self.fatal:
+            return []
+        match event:
+            case Received():
+                return self._received(event, now)
+            case Tick():
+                return self._tick(now)
+            case Connected():
+                self._link, self._welcome = True, False
+                self._max_payload = event.max_payload
+                self._repeat = _REPEAT
+                online = wire.pack(State(online=True, boot=self._boot))
+                state = Publish(self._topics.state(self._device), online, retain=True)
+                return [state, *self._hello(now)]
+            case Disconnected():
+                self._link = self._welcome = self._joining = False
+                self._at = None
+                if self._upload:
+                    self._upload.link_lost()
+                return []
+            case Refused():
+                return self._die(
+                    f"the broker refuses this device: {event.reason}", "check its credentials"
+                )
+            case Trained():
+                return self._trained(event, now)
+            case TrainingStopped():
+                return self._stopped(event, now)
+
+    # -- conversation ---------------------------------------------------------
+
+    @property
+    def _who(self) -> tuple[bytes, bytes]:
+        return self._identity.nonce, self._boot
+
+    def _say(self, message: Hello | Join | Abort) -> Publish:
+        return Publish(self._topics.req(self._device), wire.pack(message))
+
+    def _hello(self, now: float) -> list[Effect]:
+        self._welcome = False
+        self._at = now + self._repeat
+        self._repeat = min(self._repeat * 2, _LONGEST_REPEAT)
+        hello = Hello(
+            nonce=self._identity.nonce,
+            boot=self._boot,
+            incarnation=self._identity.incarnation,
+            seq=self._store.seq,
+            pending=self._store.pending_uid(),
+            epoch=self._store.epoch,
+            audit=self._store.audit(),
+        )
+        return [self._say(hello)]
+
+    def _tick(self, now: float) -> list[Effect | StartTraining]:
+        effects: list[Effect | StartTraining] = []
+        if not self._link:
+            return effects
+        if self._at is not None and now >= self._at:
+            if not self._welcome:
+                effects += self._hello(now)
+            else:
+                self._at = None
+                self._joining = False
+                effects += self._next(now)
+        if self._welcome and self._fetch and now >= self._fetch.wake:
+            effects += self._fetch.ask(now)
+        if self._welcome and self._upload and now >= self._upload.wake:
+            effects += self._upload.offer(now)
+        return effects
+
+    def _received(self, event: Received, now: float) -> list[Effect | StartTraining]:
+        address = self._topics.parse(event.topic)
+        if address is None:
+            return []
+        try:
+            match address.channel:
+                case "blob":
+                    return self._blob(event, now)
+                case "round":
+                    return self._announcement(event.payload, now)
+                case "ctl" if address.device == self._device:
+                    return self._control(wire.unpack(event.payload, FromServer), now)
+        except (ProtocolError, UsageError) as error:
+            return [Report("refused", {"topic": event.topic, "error": str(error)})]
+        return []
+
+    def _control(self, message: FromServer, now: float) -> list[Effect | StartTraining]:
+        match message:
+            case Welcome() if message.boot == self._boot:
+                return self._welcomed(message, now)
+            case Train():
+                return self._asked(message, now)
+            case Busy():
+                self._busy(message, now)
+            case Grant() if self._upload and message.uid == self._upload.pending.uid:
+                return list(self._upload.granted(message, now))
+            case Ack() if self._upload and message.uid == self._upload.pending.uid:
+                return list(self._upload.acknowledged(message, now))
+            case Receipt():
+                return self._receipt(message) + self._next(now)
+            case Reject():
+                return self._rejected(message, now)
+        return []
+
+    def _welcomed(self, message: Welcome, now: float) -> list[Effect | StartTraining]:
+        if self._welcome:
+            return []
+        self._welcome = True
+        self._at = None
+        self._repeat = _REPEAT
+        effects: list[Effect | StartTraining] = [Report("welcome", {"epoch": message.epoch})]
+        if message.receipt:
+            effects += self._receipt(message.receipt)
+        effects += self._epoch(message.epoch)
+        if self._fetch:
+            effects += self._fetch.ask(now)
+        if self._upload:
+            effects += self._upload.offer(now)
+        return effects + self._next(now)
+
+    def _rejected(self, message: Reject, now: float) -> list[Effect | StartTraining]:
+        if message.boot not in (None, self._boot):
+            return []
+        match message.code:
+            case "version":
+                low, high = message.speaks
+                return self._die(
+                    f"the aggregator speaks protocol {low} to {high}, this device 1",
+                    "update the older side",
+                )
+            case "fenced":
+                return self._die(
+                    f"another process uses the device id {self._device!r}",
+                    "stop one of them, or give each an id and a --state directory of its own",
+                )
+            case "restored":
+                self._store.enrol_anew()
+                self._identity = self._store.identity
+                self._upload = self._fetch = None
+                self._training = None
+                return [Report("enrolled_anew", {"why": message.reason}), *self._hello(now)]
+            case "unknown":
+                return list(self._hello(now)) if self._welcome else []
+
+    def _die(self, what: str, repair: str) -> list[Effect | StartTraining]:
+        self.fatal = FleetError(what, repair=repair)
+        self._training = None
+        return [Report("fatal", {"error": str(self.fatal)})]
+
+    # -- rounds ---------------------------------------------------------------
+
+    def _announcement(self, raw: bytes, now: float) -> list[Effect | StartTraining]:
+        message: ToAll = wire.unpack(raw, ToAll)
+        effects: list[Effect | StartTraining] = []
+        if isinstance(message, Idle):
+            effects += self._drop_round()
+            self._announced = None
+            effects.append(Report("idle", {"reason": message.reason, "round": message.round}))
+            return effects
+        base = announcement_hash(raw)
+        if self._announced and self._announced.base == base:
+            return []
+        effects += self._drop_round()
+        self._announced = None
+        self._announced = Announced(message, base, algorithms.from_wire(message.algorithm))
+        blobs = {b.sha256 for b in (message.plan, message.model, message.control) if b}
+        self._cache.retain(blobs)
+        return effects + self._next(now)
+
+    def _drop_round(self) -> list[Effect | StartTraining]:
+        """Let go of a round that is over; an update that is already pending stays."""
+        effects: list[Effect | StartTraining] = list(self._fetch.cancel()) if self._fetch else []
+        self._fetch = None
+        self._training = None
+        if self._joining:
+            self._joining, self._at = False, None
+        return effects
+
+    def _epoch(self, epoch: int) -> list[Effect | StartTraining]:
+        if self._store.epoch == epoch:
+            return []
+        self._store.new_epoch(epoch)
+        self._upload = None
+        self._training = None  # its control was of the old epoch
+        return [Report("epoch", {"epoch": epoch})]
+
+    def _next(self, now: float) -> list[Effect | StartTraining]:
+        """Begin what there is to do, unless something is being done."""
+        if not (self._link and self._welcome) or self._upload or self._fetch or self._training:
+            return []
+        pending = self._store.pending()
+        if pending:
+            self._upload = Upload(self._topics, self._device, self._who, pending, self._part_size())
+            return list(self._upload.offer(now))
+        announced = self._announced
+        if (
+            not announced
+            or self._joining
+            or announced.base in (self._store.last_base, self._given_up)
+        ):
+            return []
+        effects = self._epoch(announced.round.epoch)
+        self._joining = True
+        self._at = now + self._repeat
+        self._repeat = min(self._repeat * 1.5, _LONGEST_REPEAT)
+        nonce, boot = self._who
+        join = Join(nonce=nonce, boot=boot, round=announced.round.round, base=announced.base)
+        return [*effects, self._say(join)]
+
+    def _part_size(self) -> int:
+        size = self._announced.round.part_size if self._announced else 65536
+        return size if self._max_payload is None else max(1024, min(size, self._max_payload - 64))
+
+    def _busy(self, message: Busy, now: float) -> None:
+        if self._upload and message.uid == self._upload.pending.uid:
+            self._upload.busy(message, now)
+        elif self._joining and self._announced and message.round == self._announced.round.round:
+            self._at = now + message.after
+
+    def _asked(self, message: Train, now: float) -> list[Effect | StartTraining]:
+        announced = self._announced
+        if not announced or message.base != announced.base or not self._joining:
+            return []
+        self._joining, self._at = False, None
+        self._repeat = _REPEAT
+        self._seconds = message.seconds
+        round_ = announced.round
+        blobs = [b for b in (round_.plan, round_.model, round_.control) if b]
+        fetch = Fetch(
+            self._topics,
+            self._device,
+            self._who,
+            blobs=blobs,
+            kept=round_.plan,
+            part_size=round_.part_size,
+            cache=self._cache,
+        )
+        if fetch.done:
+            return [self._start(announced)]
+        self._fetch = fetch
+        return list(fetch.begin(now))
+
+    def _blob(self, event: Received, now: float) -> list[Effect | StartTraining]:
+        address = self._topics.parse(event.topic)
+        if not self._fetch or not self._announced or address is None:
+            return []
+        effects: list[Effect | StartTraining] = list(self._fetch.part(address, event.payload, now))
+        if self._fetch.done:
+            effects.append(Report("fetched", {"bytes": self._fetch.received}))
+            self._fetch = None
+            effects.append(self._start(self._announced))
+        return effects
+
+    def _start(self, announced: Announced) -> StartTraining:
+        self._training = announced.base
+        return StartTraining(announced, self._seconds)
+
+    def _stopped(self, event: TrainingStopped, now: float) -> list[Effect | StartTraining]:
+        if event.base != self._training or not self._announced:
+            return []
+        self._training = None
+        self._given_up = event.base
+        nonce, boot = self._who
+        reason = event.reason[:300]
+        round_ = self._announced.round.round
+        abort = Abort(nonce=nonce, boot=boot, round=round_, reason=reason)
+        return [Report("abort", {"round": round_, "reason": reason}), self._say(abort)]
+
+    def _trained(self, event: Trained, now: float) -> list[Effect | StartTraining]:
+        announced, outcome = self._announced, event.outcome
+        if event.base != self._training or not announced:
+            return []
+        self._training = None
+        round_ = announced.round
+        nonce, _ = self._who
+        seq = self._store.seq + 1
+        header = UpdateHeader(
+            kind="update",
+            device=self._device,
+            nonce=nonce,
+            seq=seq,
+            round=round_.round,
+            epoch=round_.epoch,
+            base=event.base,
+            steps=outcome.steps,
+            rate_sum=outcome.rate_sum,
+            samples=outcome.samples,
+            loss=outcome.loss,
+            objective=outcome.objective,
+            drift=outcome.drift,
+            delta_y=round_.codecs.delta_y,
+            delta_c=round_.codecs.delta_c,
+        )
+        body = encode_body(header, delta_y=outcome.delta_y, delta_c=outcome.delta_c_sent)
+        c_i_next = None
+        if outcome.delta_c is not None:
+            c_i_next = self._store.control(len(outcome.delta_c)) + outcome.delta_c
+        self._store.save_pending(
+            Pending(
+                uid=update_uid(nonce, seq, event.base),
+                seq=seq,
+                round=round_.round,
+                epoch=round_.epoch,
+                base=event.base,
+                sha256=hashlib.sha256(body).digest(),
+                body=body,
+                c_i_next=c_i_next,
+            )
+        )
+        report = Report(
+            "trained",
+            {
+                "round": round_.round,
+                "steps": outcome.steps,
+                "loss": outcome.loss,
+                "drift": outcome.drift,
+            },
+        )
+        return [report, *self._next(now)]
+
+    def _receipt(self, message: Receipt) -> list[Effect | StartTraining]:
+        sent = self._upload.sent if self._upload else 0
+        if not self._store.settle(message.uid, counted=message.counted, reason=message.reason):
+            return []
+        self._upload = None
+        return [
+            Report(
+                "settled",
+                {
+                    "round": message.round,
+                    "counted": message.counted,
+                    "reason": message.reason,
+                    "bytes": sent,
+                },
+            )
+        ]

@@ -1,0 +1,137 @@
+"""Bytes that survive a power cut: a SQLite database, and whole files.
+
+Both ends of the link keep their state through this module, so that there is one
+place that says what "on the disk" means.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kellet.sdk.errors import StorageError
+
+__all__ = ["Database", "write_file"]
+
+_ELSEWHERE = "check the path and its permissions, or choose another --state directory"
+_SPACE = "free some space on the disk; nothing was lost"
+
+
+class Database:
+    """SQLite in ``path`` (WAL, ``synchronous=FULL``, read back), or (None) in memory.
+
+    ``schema`` is made if it is absent; ``version`` is the format that is read and
+    written, any other is refused. Every failure of the disk is a ``StorageError``.
+    """
+
+    def __init__(self, path: Path | None, schema: str, version: int) -> None:
+        self.where = str(path) if path else ":memory:"
+        with self._disk():
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.where, isolation_level=None, check_same_thread=False)
+            if path is not None:
+                self._make_durable()
+            with self.transaction():
+                self._migrate(schema, version)
+
+    def _make_durable(self) -> None:
+        # Read back: a build or a file system may silently answer otherwise.
+        (mode,) = self._db.execute("pragma journal_mode = wal").fetchone()
+        self._db.execute("pragma synchronous = full")
+        (synchronous,) = self._db.execute("pragma synchronous").fetchone()
+        if mode != "wal" or synchronous != 2:
+            raise StorageError(
+                f"{self.where} cannot be kept safe from power loss",
+                why=f"SQLite answers journal mode {mode}, synchronous {synchronous}",
+                repair="keep the state on a local disk",
+            )
+
+    def _migrate(self, schema: str, version: int) -> None:
+        (found,) = self._db.execute("pragma user_version").fetchone()
+        if found not in (0, version):
+            raise StorageError(
+                f"{self.where} has format {found}",
+                why=f"this version of Kellet reads {version}",
+                repair="update Kellet or choose another --state directory",
+            )
+        for statement in schema.split(";"):
+            self._db.execute(statement)
+        self._db.execute(f"pragma user_version = {version}")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it or nothing, on the disk when the block ends."""
+        with self._disk():
+            self._db.execute("begin immediate")
+            try:
+                yield
+                self._db.execute("commit")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("rollback")
+                raise
+
+    def run(self, statement: str, *values: object) -> None:
+        """One statement, inside a transaction."""
+        self._db.execute(statement, values)
+
+    def all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._disk():
+            return self._db.execute(query, values).fetchall()
+
+    def one(self, query: str, *values: object) -> tuple[Any, ...] | None:
+        with self._disk():
+            row: tuple[Any, ...] | None = self._db.execute(query, values).fetchone()
+            return row
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+            raise  # ours, not the disk's
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"{self.where} cannot be read or written",
+                why=str(error),
+                repair=_SPACE if "full" in str(error) else _ELSEWHERE,
+            ) from None
+        except OSError as error:
+            raise StorageError(
+                f"{self.where} cannot be opened",
+                why=error.strerror or str(error),
+                repair=_SPACE if error.errno == errno.ENOSPC else _ELSEWHERE,
+            ) from None
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Put a file on the disk whole or not at all. ``StorageError`` where it cannot be."""
+    draft = path.with_suffix(".draft")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(draft, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise StorageError(
+            f"{len(data)} bytes cannot be written to {path.parent}",
+            why=error.strerror or str(error),
+            repair=_SPACE if error.errno == errno.ENOSPC else _ELSEWHERE,
+        ) from None

@@ -1,0 +1,95 @@
+"""Downloads: the blobs a round needs, asked for until they are here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kellet.sdk.blobs import BlobCache
+from kellet.sdk.errors import ProtocolError
+from kellet.sdk.protocol import wire
+from kellet.sdk.protocol.assembly import Assembly
+from kellet.sdk.protocol.effects import Effect, Publish, Subscribe, Unsubscribe
+from kellet.sdk.protocol.messages import Blob, Get
+from kellet.sdk.protocol.parts import decode_part
+from kellet.sdk.protocol.topics import Address, Topics
+
+__all__ = ["Fetch"]
+
+_FIRST_WAIT = 2.0
+_LONGEST_WAIT = 30.0
+
+
+class Fetch:
+    """The missing ones of ``blobs``; each is verified by its digest before it counts."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        device: str,
+        who: tuple[bytes, bytes],
+        *,
+        blobs: Sequence[Blob],
+        kept: Blob,
+        part_size: int,
+        cache: BlobCache,
+    ) -> None:
+        self._topics = topics
+        self._device = device
+        self._nonce, self._boot = who
+        self._cache = cache
+        self._kept = kept.sha256
+        self._open = {
+            blob.sha256: Assembly(blob.size, part_size, blob.sha256)
+            for blob in blobs
+            if blob.sha256 not in cache
+        }
+        self._wait = _FIRST_WAIT
+        self.wake = 0.0
+        self.received = 0
+
+    @property
+    def done(self) -> bool:
+        return not self._open
+
+    def begin(self, now: float) -> list[Effect]:
+        effects: list[Effect] = [Subscribe(self._topics.blob_filter(sha)) for sha in self._open]
+        return effects + self.ask(now)
+
+    def ask(self, now: float) -> list[Effect]:
+        """Name what is missing; called again whenever nothing came for a while."""
+        self.wake = now + self._wait
+        self._wait = min(self._wait * 2, _LONGEST_WAIT)
+        return [
+            Publish(
+                self._topics.req(self._device),
+                wire.pack(
+                    Get(nonce=self._nonce, boot=self._boot, sha256=sha, missing=part.missing)
+                ),
+            )
+            for sha, part in self._open.items()
+        ]
+
+    def part(self, address: Address, raw: bytes, now: float) -> list[Effect]:
+        """A part arrived; a wrong one is dropped and asked for again in time."""
+        assembly = self._open.get(address.sha256)
+        if assembly is None:
+            return []
+        try:
+            part = decode_part(raw)
+            if part.uid != address.sha256[:16] or part.index != address.part:
+                return []
+            if not assembly.add(part.index, part.payload):
+                return []
+        except ProtocolError:
+            return []
+        self.received += len(raw)
+        self._wait = _FIRST_WAIT
+        self.wake = now + self._wait
+        if not assembly.verified():
+            return []
+        self._cache.put(assembly.data(), keep=address.sha256 == self._kept)
+        del self._open[address.sha256]
+        return [Unsubscribe(self._topics.blob_filter(address.sha256))]
+
+    def cancel(self) -> list[Effect]:
+        return [Unsubscribe(self._topics.blob_filter(sha)) for sha in self._open]

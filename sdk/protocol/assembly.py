@@ -1,0 +1,124 @@
+"""A transfer on its way in: parts land where they belong, in any order, once."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import mmap
+import os
+from pathlib import Path
+
+from kellet.sdk.errors import ProtocolError, StorageError
+from kellet.sdk.protocol.parts import bitmap, part_count
+
+__all__ = ["Assembly"]
+
+
+class Assembly:
+    """``size`` bytes that arrive in parts, in memory or in a file that outlives us.
+
+    A file holds the data and, behind it, a byte a part that says "here". It may be
+    torn by a power cut: only ``verified`` (the SHA-256 of the whole) makes it true,
+    and a wrong digest empties it.
+    """
+
+    def __init__(self, size: int, part_size: int, sha256: bytes, path: Path | None = None) -> None:
+        if size <= 0:
+            raise ProtocolError("a transfer of no bytes")
+        self.size = size
+        self.part_size = part_size
+        self.sha256 = sha256
+        self.count = part_count(size, part_size)
+        self.path = path
+        self._store: bytearray | mmap.mmap
+        self._store = (
+            bytearray(size + self.count) if path is None else _mapped(path, size, self.count)
+        )
+        flags = self._store[size:]
+        self._missing = {i for i in range(self.count) if not flags[i]}
+
+    @property
+    def complete(self) -> bool:
+        return not self._missing
+
+    @property
+    def missing(self) -> bytes:
+        """Bitmap of the parts that have not come."""
+        return bitmap(self._missing, self.count)
+
+    @property
+    def missing_count(self) -> int:
+        return len(self._missing)
+
+    def add(self, index: int, payload: bytes | memoryview) -> bool:
+        """Place a part; True if it is new. ``ProtocolError`` where it cannot belong here."""
+        if not 0 <= index < self.count:
+            raise ProtocolError(f"part {index} of a transfer that has {self.count}")
+        start = index * self.part_size
+        if len(payload) != min(self.part_size, self.size - start):
+            raise ProtocolError(f"part {index} of {len(payload)} bytes", why="its size is fixed")
+        if index not in self._missing:
+            return False
+        self._store[start : start + len(payload)] = payload
+        self._store[self.size + index : self.size + index + 1] = b"\1"
+        self._missing.discard(index)
+        return True
+
+    def verified(self) -> bool:
+        """True where all is here and the digest is right; else what is wrong is forgotten."""
+        if self._missing:
+            return False
+        with memoryview(self._store) as view, view[: self.size] as data:
+            right = hashlib.sha256(data).digest() == self.sha256
+        if not right:
+            self._store[self.size :] = bytes(self.count)
+            self._missing = set(range(self.count))
+        return right
+
+    def data(self) -> bytes:
+        """The bytes (a copy)."""
+        return bytes(self._store[: self.size])
+
+    def sync(self) -> None:
+        """Put the file's data on the disk."""
+        if isinstance(self._store, mmap.mmap):
+            self._store.flush()
+            assert self.path is not None
+            fd = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def close(self) -> None:
+        if isinstance(self._store, mmap.mmap):
+            self._store.close()
+
+    def discard(self) -> None:
+        """Close, and remove the file."""
+        self.close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def _mapped(path: Path, size: int, count: int) -> mmap.mmap:
+    total = size + count
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(fd).st_size != total:
+                os.ftruncate(fd, 0)
+                # A map over a hole dies with SIGBUS on a full disk; reserved blocks cannot.
+                os.posix_fallocate(fd, 0, total)
+            return mmap.mmap(fd, total)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full:
+            path.unlink(missing_ok=True)
+        raise StorageError(
+            f"{total} bytes cannot be reserved in {path.parent}",
+            why="the disk is full" if full else str(error),
+            repair="free some space or choose another --state directory",
+        ) from None

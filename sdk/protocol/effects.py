@@ -1,0 +1,44 @@
+"""What a state machine asks its driver to do. Machines themselves do no I/O on the link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Effect", "Publish", "Report", "Subscribe", "Tick", "Unsubscribe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Hand this payload to the link."""
+
+    topic: str
+    payload: bytes
+    retain: bool = False
+    bulk: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    topic_filter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    topic_filter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something a person or a log may want to know. ``kind`` is a stable word."""
+
+    kind: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The event that tells a machine that time has passed."""
+
+
+Effect = Publish | Subscribe | Unsubscribe | Report

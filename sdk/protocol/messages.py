@@ -1,0 +1,225 @@
+"""The messages, field by field as docs/protocol.md lists them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from kellet.sdk.protocol.limits import MAX_BLOB, MAX_PART, MIN_PART, VERSION
+
+__all__ = [
+    "Abort",
+    "Ack",
+    "Blob",
+    "Busy",
+    "Codecs",
+    "FromDevice",
+    "FromServer",
+    "Get",
+    "Grant",
+    "Hello",
+    "Idle",
+    "Join",
+    "Offer",
+    "Receipt",
+    "Reject",
+    "Round",
+    "State",
+    "ToAll",
+    "Train",
+    "Welcome",
+    "announcement_hash",
+    "update_uid",
+]
+
+Bytes8 = Annotated[bytes, Meta(min_length=8, max_length=8)]
+Bytes16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Count = Annotated[int, Meta(ge=0, lt=2**31)]
+Sequence64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Size = Annotated[int, Meta(ge=0, le=MAX_BLOB)]
+PartSize = Annotated[int, Meta(ge=MIN_PART, le=MAX_PART)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Bitmap = Annotated[bytes, Meta(max_length=3500)]
+Text = Annotated[str, Meta(max_length=300)]
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="t"):
+    v: Literal[1] = VERSION
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """A content-addressed vector or file."""
+
+    sha256: Bytes32
+    size: Size
+
+
+class Codecs(msgspec.Struct, frozen=True, kw_only=True):
+    """How the two vectors of an update travel."""
+
+    delta_y: Literal["f32"] = "f32"
+    delta_c: Literal["none", "derived", "f32"] = "none"
+
+
+class Round(_Message, frozen=True, kw_only=True, tag="round"):
+    """The announcement of a round (retained)."""
+
+    round: Count
+    epoch: Count
+    plan: Blob
+    model: Blob
+    control: Blob | None
+    algorithm: dict[str, Any]
+    weighting: Literal["samples", "uniform"]
+    codecs: Codecs
+    members: Count
+    target: Count
+    quorum: Count
+    deadline: Seconds
+    valid: Seconds
+    part_size: PartSize
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    plan_name: Text = ""
+
+
+class Idle(_Message, frozen=True, kw_only=True, tag="idle"):
+    """No round is open (retained)."""
+
+    reason: Literal["waiting", "finished"]
+    round: Count
+
+
+class _Request(_Message, frozen=True, kw_only=True):
+    nonce: Bytes16
+    boot: Bytes8
+
+
+class Hello(_Request, frozen=True, kw_only=True, tag="hello"):
+    """First message on each connection: who this is and what it holds."""
+
+    incarnation: Count
+    seq: Sequence64
+    pending: Bytes16 | None
+    epoch: Count | None
+    audit: Annotated[int, Meta(ge=0)] | None
+
+
+class Join(_Request, frozen=True, kw_only=True, tag="join"):
+    """Willing to train in this round."""
+
+    round: Count
+    base: Bytes32
+
+
+class Offer(_Request, frozen=True, kw_only=True, tag="offer"):
+    """An update is ready to travel."""
+
+    uid: Bytes16
+    round: Count
+    base: Bytes32
+    seq: Sequence64
+    size: Size
+    part_size: PartSize
+    sha256: Bytes32
+
+
+class Get(_Request, frozen=True, kw_only=True, tag="get"):
+    """Parts of a blob are missing here."""
+
+    sha256: Bytes32
+    missing: Bitmap
+
+
+class Abort(_Request, frozen=True, kw_only=True, tag="abort"):
+    """Told to train, but cannot."""
+
+    round: Count
+    reason: Text
+
+
+class State(_Message, frozen=True, kw_only=True, tag="state"):
+    """A hint (retained; the last will says ``online`` false)."""
+
+    online: bool
+    boot: Bytes8
+
+
+class Receipt(_Message, frozen=True, kw_only=True, tag="receipt"):
+    """The ledger's durable answer to an update."""
+
+    uid: Bytes16
+    seq: Sequence64
+    round: Count
+    counted: bool
+    reason: Text
+
+
+class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):
+    """Answer to ``hello``."""
+
+    boot: Bytes8
+    epoch: Count
+    receipt: Receipt | None
+    audit: Literal["same", "none"]
+
+
+class Train(_Message, frozen=True, kw_only=True, tag="train"):
+    """This device is asked to train."""
+
+    round: Count
+    base: Bytes32
+    seconds: Seconds
+
+
+class Busy(_Message, frozen=True, kw_only=True, tag="busy"):
+    """Not now."""
+
+    after: Seconds
+    round: Count | None = None
+    uid: Bytes16 | None = None
+    reason: Text = ""
+
+
+class Grant(_Message, frozen=True, kw_only=True, tag="grant"):
+    """Send these parts."""
+
+    uid: Bytes16
+    worker: Text
+    missing: Bitmap
+    window: Annotated[int, Meta(ge=1, le=1024)]
+    lease: Seconds
+
+
+class Ack(_Message, frozen=True, kw_only=True, tag="ack"):
+    """These parts have not arrived yet."""
+
+    uid: Bytes16
+    missing: Bitmap
+
+
+class Reject(_Message, frozen=True, kw_only=True, tag="reject"):
+    """The conversation cannot go on like this."""
+
+    code: Literal["version", "fenced", "restored", "unknown"]
+    reason: Text
+    boot: Bytes8 | None = None
+    speaks: tuple[int, int] = (VERSION, VERSION)
+
+
+ToAll = Round | Idle
+FromDevice = Hello | Join | Offer | Get | Abort
+FromServer = Welcome | Train | Busy | Grant | Ack | Receipt | Reject
+
+
+def announcement_hash(raw: bytes) -> bytes:
+    """SHA-256 over an announcement's raw payload: the ``base`` of updates (32 bytes)."""
+    return hashlib.sha256(raw).digest()
+
+
+def update_uid(nonce: bytes, seq: int, base: bytes) -> bytes:
+    """The name of the work a membership does at ``seq`` from ``base`` (16 bytes)."""
+    return hashlib.sha256(nonce + seq.to_bytes(8, "little") + base).digest()[:16]

@@ -1,0 +1,256 @@
+"""What a device must not forget: its control variate, its outbox, its receipts.
+
+SQLite in WAL mode with ``synchronous=FULL``: a committed transaction survives a
+power cut. There are two transactions that matter. ``save_pending``, after
+training, puts the update and the control it would lead to on the disk together.
+``settle``, on the receipt, promotes that control if the update was counted, and
+clears the outbox. Nothing else moves c_i but a new control epoch, or enrolling
+anew.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kellet import kernels
+from kellet.sdk.durable import Database
+from kellet.sdk.errors import StorageError
+
+__all__ = ["Identity", "Pending", "Store"]
+
+I64 = NDArray[np.int64]
+
+_SCHEMA = """
+create table if not exists device (
+    id integer primary key check (id = 1),
+    name text not null,
+    nonce blob not null,
+    incarnation integer not null,
+    seq integer not null,
+    epoch integer,
+    c_i blob,
+    last_base blob
+);
+create table if not exists outbox (
+    id integer primary key check (id = 1),
+    uid blob not null,
+    seq integer not null,
+    round integer not null,
+    epoch integer not null,
+    base blob not null,
+    sha256 blob not null,
+    body blob not null,
+    c_i_next blob
+);
+create table if not exists receipts (
+    seq integer not null,
+    uid blob not null,
+    round integer not null,
+    counted integer not null,
+    reason text not null
+);
+"""
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """``nonce`` names this installation; ``incarnation`` counts its starts."""
+
+    device: str
+    nonce: bytes
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The one update that is not settled.
+
+    ``c_i_next``: int64 [n_train], the control if the update is counted; None where the
+    algorithm has none.
+    """
+
+    uid: bytes
+    seq: int
+    round: int
+    epoch: int
+    base: bytes
+    sha256: bytes
+    body: bytes
+    c_i_next: I64 | None
+
+
+class Store:
+    """A device's durable state, in ``path`` or (None) in memory.
+
+    Opening counts as a start: the incarnation grows by one. Raises ``StorageError``
+    where the file cannot be used, is of another device, or is damaged. ``nonce`` names
+    a new installation (16 bytes; random where it is not given).
+    """
+
+    def __init__(
+        self, device: str, path: Path | None = None, *, nonce: bytes | None = None
+    ) -> None:
+        self._db = Database(path, _SCHEMA, _FORMAT)
+        with self._db.transaction():
+            row = self._db.one("select name from device")
+            if row is None:
+                self._db.run(
+                    "insert into device values (1, ?, ?, 0, 0, null, null, null)",
+                    device,
+                    nonce or os.urandom(16),
+                )
+            elif row[0] != device:
+                raise StorageError(
+                    f"{self._db.where} belongs to device {row[0]!r}, not {device!r}",
+                    why="two devices cannot share a control variate",
+                    repair="give each device a --state directory of its own",
+                )
+            self._db.run("update device set incarnation = incarnation + 1")
+
+    def _row(self, columns: str) -> tuple[Any, ...]:
+        row = self._db.one(f"select {columns} from device")
+        assert row is not None
+        return row
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(*self._row("name, nonce, incarnation"))
+
+    @property
+    def seq(self) -> int:
+        """The last settled sequence."""
+        seq: int = self._row("seq")[0]
+        return seq
+
+    @property
+    def epoch(self) -> int | None:
+        """The control epoch of c_i; None before the first."""
+        epoch: int | None = self._row("epoch")[0]
+        return epoch
+
+    @property
+    def last_base(self) -> bytes | None:
+        """The announcement whose update was settled last: it is not trained for again."""
+        base: bytes | None = self._row("last_base")[0]
+        return base
+
+    def control(self, n_train: int) -> I64:
+        """c_i, int64 [n_train] on the grid; zeros for a newcomer.
+
+        ``StorageError`` where another plan's control is stored.
+        """
+        (blob,) = self._row("c_i")
+        if blob is None:
+            return kernels.aligned(n_train, np.int64)
+        if len(blob) != 8 * n_train:
+            raise StorageError(
+                f"the stored control variate has {len(blob) // 8} entries, the plan {n_train}",
+                why="it belongs to another plan",
+                repair="start a new control epoch at the aggregator when the plan changes",
+            )
+        out = kernels.aligned(n_train, np.int64)
+        out[:] = np.frombuffer(blob, "<i8")
+        return out
+
+    def audit(self) -> int | None:
+        """sum r_j c_ij mod 2^64 with the epoch's signs; None before the first epoch."""
+        epoch, blob = self._row("epoch, c_i")
+        if epoch is None:
+            return None
+        if blob is None:
+            return 0
+        return kernels.signed_digest(np.frombuffer(blob, "<i8"), epoch)
+
+    def pending(self) -> Pending | None:
+        """The unsettled update, if there is one."""
+        row = self._db.one(
+            "select uid, seq, round, epoch, base, sha256, body, c_i_next from outbox"
+        )
+        if row is None:
+            return None
+        uid, seq, round_, epoch, base, sha256, body, blob = row
+        c_i_next = None if blob is None else np.frombuffer(blob, "<i8")
+        return Pending(uid, seq, round_, epoch, base, sha256, body, c_i_next)
+
+    def pending_uid(self) -> bytes | None:
+        """The name of the unsettled update."""
+        row = self._db.one("select uid from outbox")
+        return None if row is None else bytes(row[0])
+
+    def adopt(self, epoch: int, c_i: I64) -> None:
+        """Begin with a control that the ledger has already (a warm start, a test's state)."""
+        with self._db.transaction():
+            self._db.run("update device set epoch = ?, c_i = ?", epoch, c_i.astype("<i8").tobytes())
+
+    def save_pending(self, pending: Pending) -> None:
+        """The transaction after training."""
+        blob = None if pending.c_i_next is None else pending.c_i_next.astype("<i8").tobytes()
+        with self._db.transaction():
+            self._db.run(
+                "insert into outbox values (1, ?, ?, ?, ?, ?, ?, ?, ?)",
+                pending.uid,
+                pending.seq,
+                pending.round,
+                pending.epoch,
+                pending.base,
+                pending.sha256,
+                pending.body,
+                blob,
+            )
+
+    def settle(self, uid: bytes, *, counted: bool, reason: str) -> bool:
+        """The transaction on the receipt; False (and nothing done) for another update's."""
+        with self._db.transaction():
+            row = self._db.one("select seq, round from outbox where uid = ?", uid)
+            if row is None:
+                return False
+            if counted:
+                self._db.run("update device set c_i = coalesce((select c_i_next from outbox), c_i)")
+            self._db.run(
+                "update device set seq = (select seq from outbox),"
+                " last_base = (select base from outbox)"
+            )
+            self._db.run("delete from outbox")
+            self._db.run(
+                "insert into receipts values (?, ?, ?, ?, ?)",
+                row[0],
+                uid,
+                row[1],
+                counted,
+                reason,
+            )
+        return True
+
+    def new_epoch(self, epoch: int) -> None:
+        """c_i = 0 in a control epoch seen for the first time; an unsettled update is void."""
+        with self._db.transaction():
+            self._db.run(
+                "update device set epoch = ?, c_i = null,"
+                " seq = coalesce((select seq from outbox), seq)",
+                epoch,
+            )
+            self._db.run("delete from outbox")
+
+    def enrol_anew(self) -> None:
+        """Become a newcomer: a new nonce, no control, nothing pending."""
+        with self._db.transaction():
+            self._db.run(
+                "update device set nonce = ?, seq = 0, epoch = null, c_i = null, last_base = null",
+                os.urandom(16),
+            )
+            self._db.run("delete from outbox")
+
+    def receipts(self) -> list[tuple[int, int, bool, str]]:
+        """(sequence, round, counted, reason) of all settled updates, oldest first."""
+        rows = self._db.all("select seq, round, counted, reason from receipts order by rowid")
+        return [(seq, round_, bool(counted), reason) for seq, round_, counted, reason in rows]
+
+    def close(self) -> None:
+        self._db.close()

@@ -1,0 +1,1 @@
+"""Transports: MQTT for real fleets, memory for simulation and tests."""

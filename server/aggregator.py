@@ -1,0 +1,596 @@
+"""The aggregator's state machine: no sockets, no threads, no clock.
+
+``AggregatorMachine.step(event, now)`` answers an event with effects. What an effect
+rests on is in the ledger before the effect is returned, so a driver may die
+between any two of them: started again over the same state directory, the machine
+goes on in the same round with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kellet import kernels
+from kellet.sdk.errors import FleetError, ProtocolError
+from kellet.sdk.plan import Plan
+from kellet.sdk.protocol import wire
+from kellet.sdk.protocol.body import Body, body_limit, decode_body
+from kellet.sdk.protocol.effects import Effect, Publish, Report, Tick
+from kellet.sdk.protocol.messages import (
+    Abort,
+    Blob,
+    Busy,
+    FromDevice,
+    FromServer,
+    Get,
+    Hello,
+    Idle,
+    Join,
+    Offer,
+    Receipt,
+    Reject,
+    Round,
+    State,
+    Train,
+)
+from kellet.sdk.protocol.topics import Topics
+from kellet.sdk.transport.base import Connected, Disconnected, Received, Refused
+from kellet.server import algorithms
+from kellet.server.blobs import Blobs
+from kellet.server.config import FleetConfig
+from kellet.server.downloads import Downloads
+from kellet.server.ledger import Ledger, UpdateRow
+from kellet.server.opened import OpenRound
+from kellet.server.roster import Roster
+from kellet.server.sums import ExactSum
+from kellet.server.uploads import Spool, Transfer, Uploads
+from kellet.server.verify import header_fault, vector_fault
+
+__all__ = ["AggregatorEvent", "AggregatorMachine", "Evaluate", "Evaluated", "RoundClosed"]
+
+F32 = NDArray[np.float32]
+NO_BASE = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Effect: evaluate this model (float32 [n_params]) on the test set, if there is one."""
+
+    round: int
+    model: F32
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Event: what the evaluation of a round's model came to."""
+
+    round: int
+    loss: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundClosed:
+    """Effect: a round ended, with its summary as the ledger keeps it."""
+
+    round: int
+    summary: dict[str, Any]
+
+
+AggregatorEvent = Connected | Disconnected | Refused | Received | Tick | Evaluated
+AggregatorEffect = Effect | Evaluate | RoundClosed
+
+
+class AggregatorMachine:
+    """The server's side of the protocol (docs/protocol.md).
+
+    ``ledger``, ``blobs`` and ``spool`` hold what must last. ``clock`` gives seconds on a clock
+    that survives a restart (the age of memberships); ``now`` in ``step`` is any
+    monotonic clock.
+    """
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        plan: Plan,
+        *,
+        ledger: Ledger,
+        blobs: Blobs,
+        spool: Spool,
+        clock: Callable[[], float],
+        initial: F32 | None = None,
+    ) -> None:
+        self.config = config
+        self.plan = plan
+        self.topics = Topics(config.fleet)
+        self._ledger = ledger
+        self._blobs = blobs
+        self._spool = spool
+        self._roster = Roster(ledger, clock)
+        self._uploads = Uploads(self.topics, config.worker, spool, config.admission)
+        self._downloads = Downloads(self.topics, blobs.get, burst=config.admission // 4)
+        self._plan_blob = Blob(blobs.put(plan.raw), len(plan.raw))
+        self._traffic = {"up": 0, "down": 0}
+        self._round: OpenRound | None = None
+        self._last_public: bytes | None = None
+        self._refused = 0
+        self.finished = False
+        self._load(initial)
+
+    # -- state ----------------------------------------------------------------
+
+    def _load(self, initial: F32 | None) -> None:
+        """Found the fleet, or take it up where the ledger left it."""
+        state = self._ledger.fleet()
+        if state is None:
+            model = self.plan.initial() if initial is None else initial
+            digest = self._blobs.put(_vector_bytes(model))
+            self._ledger.found(self.plan.id, digest, ExactSum(self.plan.n_train).dump())
+            state = self._ledger.fleet()
+            assert state is not None
+        plan, self._epoch, self._number, self._closed, digest, control = state
+        if plan != self.plan.id:
+            raise FleetError(
+                f"this state belongs to plan {plan.hex()[:12]}, not to {self.plan.hex_id[:12]}",
+                why="controls and sums of one plan mean nothing to another",
+                repair="use the same plan, or another --state directory",
+            )
+        raw = self._blobs.get(digest)
+        if raw is None:
+            raise FleetError(
+                f"the model {digest.hex()[:12]} is not in the state directory",
+                repair="restore the state directory from a backup",
+            )
+        self.model: F32 = kernels.aligned(self.plan.n_params, np.float32)
+        self.model[:] = np.frombuffer(raw, "<f4")
+        self._digest = digest
+        self.control = ExactSum.load(control)
+        row = self._ledger.current_round()
+        if row is not None:
+            self._reopen(row.announcement)
+        else:
+            self._replay(None)
+
+    def _reopen(self, raw: bytes) -> None:
+        """Go on with the round that was open: same announcement, same sums."""
+        message = wire.unpack(raw, Round)
+        chosen = self.config.selection.choose(message.round, self._roster.active())
+        self._round = self._opened(message, raw, chosen)
+        self._replay(self._round)
+        self._last_public = raw
+
+    def _replay(self, opened: OpenRound | None) -> None:
+        """Add again what was counted since the last checkpoint."""
+        rows = self._ledger.spooled()
+        for row in rows:
+            body = decode_body(
+                self._spool.read(row.uid, row.header["size"]), self.plan.n_update, self.plan.n_train
+            )
+            self._add(opened if opened and row.round == opened.number else None, row, body)
+        self._spool.clear(keep=frozenset(row.uid for row in rows))
+
+    def _opened(self, message: Round, raw: bytes, chosen: frozenset[str] | None) -> OpenRound:
+        control = None
+        if message.control is not None:
+            held = self._blobs.get(message.control.sha256)
+            assert held is not None  # written before the announcement
+            control = kernels.aligned(self.plan.n_train, np.float32)
+            control[:] = np.frombuffer(held, "<f4")
+        return OpenRound(
+            message, raw, plan=self.plan, control=control, config=self.config, chosen=chosen
+        )
+
+    @property
+    def members(self) -> int:
+        """N, the enrolled fleet."""
+        return self._roster.size()
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the model's float32 bytes."""
+        return self._digest
+
+    @property
+    def round(self) -> int:
+        """Number of the last round that was announced."""
+        return self._number
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """(uplink, downlink) payload bytes so far, as the devices send and receive them."""
+        return self._traffic["up"], self._traffic["down"] + self._downloads.delivered
+
+    @property
+    def refused(self) -> int:
+        """Updates answered without being counted."""
+        return self._refused
+
+    @property
+    def wake(self) -> float | None:
+        """When the machine wants a ``Tick``."""
+        times = [self._downloads.wake, self._uploads.wake]
+        if self._round:
+            times.append(self._round.closes)
+        return min((t for t in times if t is not None), default=None)
+
+    # -- events -----------------------------------------------------------------
+
+    def step(self, event: AggregatorEvent, now: float) -> list[AggregatorEffect]:
+        """Take one event; what is to be done about it, in order."""
+        match event:
+            case Received():
+                effects = self._received(event, now)
+            case Tick():
+                effects = self._tick(now)
+            case Connected():
+                effects = self._connected(now)
+            case Evaluated():
+                self._ledger.annotate(event.round, loss=event.loss, accuracy=event.accuracy)
+                effects = []
+            case Disconnected():
+                effects = [Report("link_lost", {"reason": event.reason})]
+            case Refused():
+                raise FleetError(
+                    "the broker refuses the aggregator",
+                    why=event.reason,
+                    repair="check its credentials",
+                )
+        for effect in effects:
+            if isinstance(effect, Publish) and not effect.bulk:
+                self._traffic["down"] += len(effect.payload)
+        return effects
+
+    def _connected(self, now: float) -> list[AggregatorEffect]:
+        if self._round is not None:
+            self._round.published(now)
+            return [Publish(self.topics.round, self._round.raw, retain=True)]
+        return self._advance(now)
+
+    def _tick(self, now: float) -> list[AggregatorEffect]:
+        effects: list[AggregatorEffect] = []
+        self._uploads.tick(now)
+        effects += self._downloads.tick(self.config.part_size, now)
+        if self._round and now >= self._round.closes:
+            effects += self._close(now)
+        return effects
+
+    def _received(self, event: Received, now: float) -> list[AggregatorEffect]:
+        address = self.topics.parse(event.topic)
+        if address is None:
+            return []
+        if address.channel in ("req", "up"):
+            self._traffic["up"] += len(event.payload)
+        try:
+            match address.channel:
+                case "req":
+                    message: FromDevice = wire.unpack(event.payload, FromDevice)
+                    return self._request(address.device, message, now)
+                case "up":
+                    transfer, effects = self._uploads.part(address.device, event.payload, now)
+                    return list(effects) + (self._complete(transfer, now) if transfer else [])
+                case "state" if event.payload:
+                    return self._hint(address.device, wire.unpack(event.payload, State))
+        except wire.VersionMismatch as error:
+            return [self._say(address.device, Reject(code="version", reason=str(error)))]
+        except ProtocolError as error:
+            return [Report("refused", {"device": address.device, "error": str(error)})]
+        return []
+
+    def _hint(self, device: str, state: State) -> list[AggregatorEffect]:
+        member = self._roster.member(device)
+        if not state.online and self._round and member and member.boot == state.boot:
+            self._round.cohort.lost(device)
+        return []
+
+    def _request(self, device: str, message: FromDevice, now: float) -> list[AggregatorEffect]:
+        if isinstance(message, Hello):
+            return self._hello(device, message, now)
+        if not self._roster.speaks_for(device, message.nonce, message.boot):
+            fenced = self._roster.is_fenced(device, message.boot)
+            code, reason = (
+                ("fenced", "a newer process uses this id")
+                if fenced
+                else ("unknown", "say hello first")
+            )
+            return [self._say(device, Reject(code=code, reason=reason, boot=message.boot))]  # type: ignore[arg-type]
+        match message:
+            case Join():
+                return self._join(device, message, now)
+            case Offer():
+                return self._offer(device, message, now)
+            case Get():
+                self._downloads.get(
+                    device, message.sha256, message.missing, self.config.part_size, now
+                )
+            case Abort():
+                if self._round and self._round.number == message.round:
+                    self._round.cohort.lost(device)
+                return [Report("abort", {"device": device, "reason": message.reason})]
+        return []
+
+    def _hello(self, device: str, message: Hello, now: float) -> list[AggregatorEffect]:
+        greeting = self._roster.hello(device, message, self._epoch)
+        effects: list[AggregatorEffect] = [self._say(device, greeting.answer)]
+        effects.append(Report(greeting.news, {"device": device, "why": greeting.detail}))
+        if self._round is None:
+            effects += self._advance(now)
+        return effects
+
+    def _join(self, device: str, message: Join, now: float) -> list[AggregatorEffect]:
+        opened = self._round
+        if not opened or message.base != opened.base:
+            return []  # it will see the retained announcement
+        if opened.cohort.join(device):
+            left = max(0.0, opened.closes - now)
+            return [self._say(device, Train(round=opened.number, base=opened.base, seconds=left))]
+        after = min(1.0, self.config.deadline / 4)
+        if opened.cohort.chosen is not None:
+            after = self.config.deadline  # the round is closed to it
+        return [
+            self._say(device, Busy(after=after, round=opened.number, reason="the cohort is full"))
+        ]
+
+    # -- updates ----------------------------------------------------------------
+
+    def _offer(self, device: str, offer: Offer, now: float) -> list[AggregatorEffect]:
+        known = self._ledger.receipt(offer.uid)
+        if known is not None:
+            return [self._say(device, known)]
+        reason = self._offer_fault(device, offer)
+        if reason:
+            return self._refuse(device, offer, reason)
+        transfer, effects = self._uploads.offer(device, offer, now)
+        return list(effects) + (self._complete(transfer, now) if transfer else [])
+
+    def _offer_fault(self, device: str, offer: Offer) -> str:
+        member = self._roster.member(device)
+        assert member is not None  # it speaks for the device
+        if offer.seq <= member.last_seq:
+            return "sequence"
+        if offer.size > body_limit(self.plan.n_update, self.plan.n_train):
+            return "size"
+        if offer.base == NO_BASE:
+            return ""  # a leave
+        opened = self._round
+        if not opened or offer.base != opened.base:
+            return "late" if offer.round <= self._number else "foreign"
+        if device in opened.cohort.counted:
+            return "duplicate"
+        return ""
+
+    def _refuse(
+        self, device: str, offer: Offer, reason: str, row: UpdateRow | None = None
+    ) -> list[AggregatorEffect]:
+        """Not counted; what came with its bytes is also written down."""
+        self._refused += 1
+        if row is not None:
+            self._ledger.write_update(row)
+        receipt = Receipt(
+            uid=offer.uid, seq=offer.seq, round=offer.round, counted=False, reason=reason
+        )
+        news = Report("refused_update", {"device": device, "round": offer.round, "reason": reason})
+        return [self._say(device, receipt), news]
+
+    def _complete(self, transfer: Transfer, now: float) -> list[AggregatorEffect]:
+        """All parts are here and the digest is right: count it, or say why not."""
+        device, offer = transfer.device, transfer.offer
+        reason = self._offer_fault(device, offer)  # the round may have closed meanwhile
+        body: Body | None = None
+        if not reason:
+            try:
+                body = decode_body(transfer.assembly.data(), self.plan.n_update, self.plan.n_train)
+            except ProtocolError:
+                reason = "header"
+        if body is not None:
+            reason = self._body_fault(body, device, offer)
+        if reason or body is None:
+            row = self._row(device, offer, body, counted=False, reason=reason)
+            self._uploads.finished(offer.uid)
+            return self._refuse(device, offer, reason, row)
+        self._spool.keep(offer.uid, transfer.assembly)
+        row = self._row(device, offer, body, counted=True, reason="counted")
+        member = self._roster.counted(row)
+        self._ledger.write_update(row, member)
+        self._roster.remember(member)
+        self._uploads.finished(offer.uid)
+        opened = self._round if row.kind == "update" else None
+        self._add(opened, row, body)
+        receipt = self._ledger.receipt(offer.uid)
+        assert receipt is not None
+        effects: list[AggregatorEffect] = [
+            self._say(device, receipt),
+            Report("counted", {"device": device, "round": row.round, "kind": row.kind}),
+        ]
+        if opened and len(opened.cohort.counted) >= opened.cohort.target:
+            effects += self._close(now)
+        return effects
+
+    def _body_fault(self, body: Body, device: str, offer: Offer) -> str:
+        header = body.header
+        if (header.kind == "leave") != (offer.base == NO_BASE):
+            return "header"
+        if header.kind == "leave":
+            same = (header.device, header.nonce, header.seq) == (device, offer.nonce, offer.seq)
+            return "" if same and header.epoch == self._epoch else "identity"
+        assert self._round is not None
+        return header_fault(header, self._round.terms, device, offer) or vector_fault(
+            body, self._round.terms
+        )
+
+    def _delta_c(self, row_round: OpenRound | None, body: Body) -> NDArray[np.int64] | None:
+        """What counting ``body`` adds to C, on the grid."""
+        if body.c_i is not None:
+            return -body.c_i
+        if body.delta_c is not None:
+            return kernels.to_grid(body.delta_c)
+        if body.header.delta_c == "derived":
+            assert row_round is not None
+            assert row_round.terms.control is not None
+            assert body.delta_y is not None
+            return kernels.derived_delta_c(
+                row_round.terms.control, body.delta_y[: self.plan.n_train], body.header.rate_sum
+            )
+        return None
+
+    def _row(
+        self, device: str, offer: Offer, body: Body | None, *, counted: bool, reason: str
+    ) -> UpdateRow:
+        header = msgspec.to_builtins(body.header) if body else {}
+        for name in ("nonce", "base"):
+            header.pop(name, None)
+        header["size"] = offer.size
+        delta_c = self._delta_c(self._round, body) if body and counted else None
+        samples = body.header.samples if body else 0
+        return UpdateRow(
+            uid=offer.uid,
+            device=device,
+            nonce=offer.nonce,
+            kind=body.header.kind if body else "update",
+            seq=offer.seq,
+            round=offer.round,
+            counted=counted,
+            reason=reason,
+            weight=algorithms.weight_of(self.config.algorithm, samples),
+            audit=0 if delta_c is None else kernels.signed_digest(delta_c, self._epoch),
+            header=header,
+        )
+
+    def _add(self, opened: OpenRound | None, row: UpdateRow, body: Body) -> None:
+        """Add a counted update to the sums: C always, the round's if it is still open."""
+        delta_c = self._delta_c(opened, body)
+        if delta_c is not None:
+            self.control.add_grid(delta_c)
+        if opened is not None and row.kind == "update":
+            opened.add(row, body)
+
+    # -- rounds -----------------------------------------------------------------
+
+    def _advance(self, now: float) -> list[AggregatorEffect]:
+        """Announce the next round, or say why there is none."""
+        self._roster.forget_silent(self.config.member_ttl)
+        if self._closed >= self.config.rounds:
+            self.finished = True
+            return self._idle("finished")
+        if len(self._roster.active()) < self.config.min_members:
+            return self._idle("waiting")
+        number = self._number + 1
+        chosen = self.config.selection.choose(number, self._roster.active())
+        message = self._announcement(number, chosen)
+        raw = wire.pack(message)
+        self._ledger.open_round(number, raw)
+        self._number = number
+        self._round = self._opened(message, raw, chosen)
+        self._round.published(now)
+        self._last_public = raw
+        return [
+            Publish(self.topics.round, raw, retain=True),
+            Report("round_opened", {"round": number, "members": message.members}),
+        ]
+
+    def _announcement(self, number: int, chosen: frozenset[str] | None) -> Round:
+        config, plan = self.config, self.plan
+        members = self._roster.size()
+        control = None
+        if config.algorithm.controls:
+            data = _vector_bytes(algorithms.announced_control(self.control, members))
+            control = Blob(self._blobs.put(data), len(data))
+        keep = {self._plan_blob.sha256, self._digest}
+        self._blobs.retain(keep | ({control.sha256} if control else set()))
+        target = config.target if chosen is None else len(chosen)
+        return Round(
+            round=number,
+            epoch=self._epoch,
+            plan=self._plan_blob,
+            model=Blob(self._digest, 4 * plan.n_params),
+            control=control,
+            algorithm=config.algorithm.wire(),
+            weighting=config.algorithm.weighting,
+            codecs=algorithms.codecs_of(config.algorithm),
+            members=members,
+            target=target,
+            quorum=min(config.quorum, target),
+            deadline=config.deadline,
+            valid=config.deadline,
+            part_size=config.part_size,
+            seed=config.seed,
+            plan_name=plan.manifest.name,
+        )
+
+    def _idle(self, reason: str) -> list[AggregatorEffect]:
+        raw = wire.pack(Idle(reason=reason, round=self._number))  # type: ignore[arg-type]
+        if raw == self._last_public:
+            return []
+        self._last_public = raw
+        return [
+            Publish(self.topics.round, raw, retain=True),
+            Report(reason, {"round": self._number}),
+        ]
+
+    def _close(self, now: float) -> list[AggregatorEffect]:
+        """The round ends: with a new model at quorum, abandoned below it. C stands in any case."""
+        opened = self._round
+        assert opened is not None
+        closed = len(opened.cohort.counted) >= opened.message.quorum and opened.weight > 0
+        if closed:
+            self.model = algorithms.apply_mean(
+                self.model,
+                opened.total,
+                opened.weight,
+                self.config.algorithm.server_lr,
+                self.plan.n_train,
+            )
+            self._digest = self._blobs.put(_vector_bytes(self.model))
+            self._closed += 1
+        up, down = self.traffic
+        summary = opened.summary(now) | {
+            "state": "closed" if closed else "abandoned",
+            "members": opened.message.members,
+            "model": self._digest.hex(),
+            "uplink_bytes": up,
+            "downlink_bytes": down,
+        }
+        self._ledger.close_round(
+            opened.number,
+            closed=closed,
+            model=self._digest,
+            control=self.control.dump(),
+            summary=summary,
+        )
+        self._round = None
+        self._uploads.drop_all()
+        self._spool.clear()
+        effects: list[AggregatorEffect] = [RoundClosed(opened.number, summary)]
+        if closed:
+            effects.append(Evaluate(opened.number, self.model))
+        return effects + self._advance(now)
+
+    def new_epoch(self, now: float) -> list[AggregatorEffect]:
+        """Begin a control epoch: C = 0, every device sets c_i = 0 when it first sees it.
+
+        A round that is open is abandoned: its controls are of the old epoch.
+        """
+        self._epoch += 1
+        self.control = ExactSum(self.plan.n_train)
+        self._ledger.new_epoch(self._epoch, self.control.dump())
+        self._roster.reload()
+        self._uploads.drop_all()
+        self._spool.clear()
+        self._round = None
+        return [Report("epoch", {"epoch": self._epoch}), *self._advance(now)]
+
+    def _say(self, device: str, message: FromServer) -> Publish:
+        return Publish(self.topics.ctl(device), wire.pack(message))
+
+
+def _vector_bytes(vector: F32) -> bytes:
+    return vector.astype("<f4").tobytes()

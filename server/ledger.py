@@ -1,0 +1,319 @@
+"""The aggregator's ledger: what was received, counted and receipted.
+
+Counting an update is one transaction, its row over its spooled bytes, and it is
+irrevocable. Closing a round is another: the new model's digest and the sum of the
+controls. Between two closings the sums are rebuilt from the last checkpoint and the
+rows counted since. SQLite in WAL mode with ``synchronous=FULL``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kellet.sdk.durable import Database
+from kellet.sdk.protocol.messages import Receipt
+
+__all__ = ["Ledger", "Member", "RoundRow", "UpdateRow"]
+
+_FORMAT = 1
+_SCHEMA = """
+create table if not exists fleet (
+    id integer primary key check (id = 1),
+    plan blob not null,
+    epoch integer not null,
+    round integer not null,
+    closed integer not null,
+    model blob not null,
+    control blob not null
+);
+create table if not exists rounds (
+    round integer primary key,
+    announcement blob not null,
+    state text not null,
+    summary text not null
+);
+create table if not exists members (
+    device text not null,
+    nonce blob not null,
+    state text not null,
+    incarnation integer not null,
+    boot blob not null,
+    counted integer not null,
+    last_seq integer not null,
+    last_uid blob not null,
+    audit text not null,
+    seen real not null,
+    primary key (device, nonce)
+);
+create table if not exists updates (
+    uid blob primary key,
+    device text not null,
+    nonce blob not null,
+    kind text not null,
+    seq integer not null,
+    round integer not null,
+    counted integer not null,
+    reason text not null,
+    weight integer not null,
+    audit text not null,
+    spooled integer not null,
+    header text not null
+);
+create unique index if not exists once_a_round
+    on updates (round, device) where counted = 1 and kind = 'update';
+create index if not exists spooled on updates (spooled) where spooled = 1;
+"""
+
+MemberState = Literal["active", "ghost", "left", "dropped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A membership: one installation of one device.
+
+    ``audit``: sum r_j c_ij mod 2^64 of its control as the ledger has it. ``counted``:
+    how many of its updates were. A ghost's control stays in C though its installation
+    is gone.
+    """
+
+    device: str
+    nonce: bytes
+    state: MemberState
+    incarnation: int
+    boot: bytes
+    counted: int
+    last_seq: int
+    last_uid: bytes
+    audit: int
+    seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRow:
+    """An update as the ledger has it."""
+
+    uid: bytes
+    device: str
+    nonce: bytes
+    kind: Literal["update", "leave"]
+    seq: int
+    round: int
+    counted: bool
+    reason: str
+    weight: int
+    audit: int
+    header: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRow:
+    """A round: ``state`` is ``open``, ``closed`` or ``abandoned``."""
+
+    round: int
+    announcement: bytes
+    state: str
+    summary: dict[str, Any]
+
+
+class Ledger:
+    """The ledger in ``path``, or (None) in memory."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._db = Database(path, _SCHEMA, _FORMAT)
+
+    # -- the fleet ------------------------------------------------------------
+
+    def fleet(self) -> tuple[bytes, int, int, int, bytes, bytes] | None:
+        """(plan id, epoch, last round, rounds closed, model digest, C), or None where fresh."""
+        rows = self._db.all("select plan, epoch, round, closed, model, control from fleet")
+        return rows[0] if rows else None
+
+    def found(self, plan: bytes, model: bytes, control: bytes, epoch: int = 1) -> None:
+        """The first entry: a fleet that trains ``plan`` from ``model``."""
+        with self._db.transaction():
+            self._db.run(
+                "insert into fleet values (1, ?, ?, 0, 0, ?, ?)", plan, epoch, model, control
+            )
+
+    def new_epoch(self, epoch: int, control: bytes) -> None:
+        """C = 0: every membership's control is zero, and the ghosts are gone.
+
+        What was counted and not yet folded into a checkpoint belongs to the old epoch.
+        """
+        with self._db.transaction():
+            self._db.run("update fleet set epoch = ?, control = ?", epoch, control)
+            self._db.run("update members set audit = '0', counted = 0")
+            self._db.run("update members set state = 'dropped' where state = 'ghost'")
+            self._db.run("update updates set spooled = 0")
+            self._db.run("update rounds set state = 'abandoned' where state = 'open'")
+
+    # -- rounds ---------------------------------------------------------------
+
+    def open_round(self, round_: int, announcement: bytes) -> None:
+        with self._db.transaction():
+            self._db.run("insert into rounds values (?, ?, 'open', '{}')", round_, announcement)
+            self._db.run("update fleet set round = ?", round_)
+
+    def current_round(self) -> RoundRow | None:
+        """The open round, if one is open."""
+        rows = self._db.all(
+            "select round, announcement, state, summary from rounds where state = 'open'"
+        )
+        return _round_row(rows[0]) if rows else None
+
+    def close_round(
+        self, round_: int, *, closed: bool, model: bytes, control: bytes, summary: dict[str, Any]
+    ) -> None:
+        """The round ends: model, C and what was spooled become one checkpoint."""
+        with self._db.transaction():
+            self._db.run(
+                "update rounds set state = ?, summary = ? where round = ?",
+                "closed" if closed else "abandoned",
+                json.dumps(summary),
+                round_,
+            )
+            self._db.run(
+                "update fleet set model = ?, control = ?, closed = closed + ?",
+                model,
+                control,
+                int(closed),
+            )
+            self._db.run("update updates set spooled = 0 where spooled = 1")
+
+    def annotate(self, round_: int, **facts: Any) -> None:
+        """Add facts (an evaluation) to a round's summary."""
+        with self._db.transaction():
+            rows = self._db.all("select summary from rounds where round = ?", round_)
+            if rows:
+                summary = json.loads(rows[0][0]) | facts
+                self._db.run(
+                    "update rounds set summary = ? where round = ?", json.dumps(summary), round_
+                )
+
+    def rounds(self) -> list[RoundRow]:
+        """All rounds, oldest first."""
+        rows = self._db.all("select round, announcement, state, summary from rounds order by round")
+        return [_round_row(row) for row in rows]
+
+    # -- members --------------------------------------------------------------
+
+    def members(self) -> list[Member]:
+        """All memberships there ever were."""
+        rows = self._db.all(
+            "select device, nonce, state, incarnation, boot, counted, last_seq, last_uid,"
+            " audit, seen from members order by rowid"
+        )
+        return [_member(row) for row in rows]
+
+    def write_member(self, *members: Member) -> None:
+        """Add memberships or replace what is known of them."""
+        with self._db.transaction():
+            for m in members:
+                self._write_member(m)
+
+    def _write_member(self, m: Member) -> None:
+        self._db.run(
+            "insert into members values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do update set"
+            " state = excluded.state, incarnation = excluded.incarnation, boot = excluded.boot,"
+            " counted = excluded.counted, last_seq = excluded.last_seq,"
+            " last_uid = excluded.last_uid, audit = excluded.audit, seen = excluded.seen",
+            m.device,
+            m.nonce,
+            m.state,
+            m.incarnation,
+            m.boot,
+            m.counted,
+            m.last_seq,
+            m.last_uid,
+            str(m.audit),  # 64 bits unsigned do not fit SQLite's integer
+            m.seen,
+        )
+
+    # -- updates --------------------------------------------------------------
+
+    def receipt(self, uid: bytes) -> Receipt | None:
+        """The durable answer to an update, if it has one."""
+        rows = self._db.all("select seq, round, counted, reason from updates where uid = ?", uid)
+        if not rows:
+            return None
+        seq, round_, counted, reason = rows[0]
+        return Receipt(uid=uid, seq=seq, round=round_, counted=bool(counted), reason=reason)
+
+    def update(self, uid: bytes) -> UpdateRow | None:
+        rows = self._updates("where uid = ?", uid)
+        return rows[0] if rows else None
+
+    def spooled(self) -> list[UpdateRow]:
+        """Counted since the last checkpoint, in the order of counting."""
+        return self._updates("where spooled = 1 and counted = 1 order by rowid")
+
+    def counted(self, round_: int) -> list[UpdateRow]:
+        """The counted updates of a round."""
+        return self._updates("where round = ? and counted = 1 and kind = 'update'", round_)
+
+    def _updates(self, where: str, *values: object) -> list[UpdateRow]:
+        rows = self._db.all(
+            "select uid, device, nonce, kind, seq, round, counted, reason, weight, audit,"
+            f" header from updates {where}",
+            *values,
+        )
+        return [_update_row(row) for row in rows]
+
+    def write_update(self, row: UpdateRow, member: Member | None = None) -> None:
+        """Count an update (with what becomes of its member), or record a refusal."""
+        with self._db.transaction():
+            self._db.run(
+                "insert into updates values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                row.uid,
+                row.device,
+                row.nonce,
+                row.kind,
+                row.seq,
+                row.round,
+                row.counted,
+                row.reason,
+                row.weight,
+                str(row.audit),
+                row.counted,
+                json.dumps(row.header),
+            )
+            if member is not None:
+                self._write_member(member)
+
+    def totals(self) -> tuple[int, int]:
+        """(updates counted, updates refused after their bytes had come)."""
+        rows = self._db.all("select coalesce(sum(counted), 0), count(*) from updates")
+        return rows[0][0], rows[0][1] - rows[0][0]
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _round_row(row: tuple[Any, ...]) -> RoundRow:
+    round_, announcement, state, summary = row
+    return RoundRow(round_, announcement, state, json.loads(summary))
+
+
+def _member(row: tuple[Any, ...]) -> Member:
+    device, nonce, state, incarnation, boot, counted, seq, uid, audit, seen = row
+    return Member(device, nonce, state, incarnation, boot, counted, seq, uid, int(audit), seen)
+
+
+def _update_row(row: tuple[Any, ...]) -> UpdateRow:
+    uid, device, nonce, kind, seq, round_, counted, reason, weight, audit, header = row
+    return UpdateRow(
+        uid,
+        device,
+        nonce,
+        kind,
+        seq,
+        round_,
+        bool(counted),
+        reason,
+        weight,
+        int(audit),
+        json.loads(header),
+    )

@@ -1,0 +1,168 @@
+"""Who is enrolled: memberships, fencing, and the live audit of controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kellet.sdk.protocol.messages import Hello, Reject, Welcome
+from kellet.server.ledger import Ledger, Member, UpdateRow
+
+__all__ = ["Greeting", "Roster"]
+
+MODULUS = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """The answer to a hello, and what there is to report about it."""
+
+    answer: Welcome | Reject
+    news: str = ""  # "", "enrolled", "returned", "fenced", "restored", "audit"
+    detail: str = ""
+
+
+class Roster:
+    """The fleet as the ledger knows it, and which process speaks for each device.
+
+    N counts active memberships and ghosts: a ghost's control is in C though its
+    installation is gone. A newcomer (c_i = 0) changes N alone.
+    """
+
+    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._clock = clock  # seconds on any clock that survives a restart
+        self._members: dict[tuple[str, bytes], Member] = {}
+        self._active: dict[str, Member] = {}
+        self.reload()
+        self._session: dict[str, tuple[bytes, bytes]] = {}
+        self._fenced: dict[str, set[bytes]] = {}
+
+    def size(self) -> int:
+        """N: every membership whose control is part of C."""
+        return sum(m.state in ("active", "ghost") for m in self._members.values())
+
+    def active(self) -> list[str]:
+        """The devices that are enrolled, by name."""
+        return sorted(self._active)
+
+    def member(self, device: str) -> Member | None:
+        """The active membership of a device."""
+        return self._active.get(device)
+
+    def remember(self, member: Member) -> None:
+        """Take over what a ledger transaction has written."""
+        self._members[member.device, member.nonce] = member
+        if member.state == "active":
+            self._active[member.device] = member
+        elif (now := self._active.get(member.device)) and now.nonce == member.nonce:
+            del self._active[member.device]
+
+    def reload(self) -> None:
+        """Read again what the ledger has (a new epoch changes memberships)."""
+        self._members.clear()
+        self._active.clear()
+        for member in self._ledger.members():
+            self.remember(member)
+
+    def speaks_for(self, device: str, nonce: bytes, boot: bytes) -> bool:
+        """Whether this process is the one that said hello last."""
+        return self._session.get(device) == (nonce, boot)
+
+    def is_fenced(self, device: str, boot: bytes) -> bool:
+        return boot in self._fenced.get(device, ())
+
+    def hello(self, device: str, message: Hello, epoch: int) -> Greeting:
+        """Admit, enrol, fence or send back."""
+        if self.is_fenced(device, message.boot):
+            return Greeting(
+                self._reject("fenced", "a newer process uses this id", message), "fenced"
+            )
+        key = (device, message.nonce)
+        known = self._members.get(key)
+        fault = self._check(known, message, epoch) if known else ""
+        if fault:
+            # Its c_i is not what the ledger says: the membership stays in C as a ghost.
+            assert known is not None
+            self._retire(known)
+            return Greeting(self._reject("restored", fault, message), "restored", fault)
+        old = self._session.get(device)
+        if old and old[1] != message.boot:
+            self._fenced.setdefault(device, set()).add(old[1])
+        self._session[device] = (message.nonce, message.boot)
+        news = "returned" if known else "enrolled"
+        other = self._active.get(device)
+        if other and other.nonce != message.nonce:
+            self._retire(other)
+        member = replace(
+            known or Member(device, message.nonce, "active", 0, b"", 0, 0, b"", 0, 0.0),
+            state="active",
+            incarnation=message.incarnation,
+            boot=message.boot,
+            seen=self._clock(),
+        )
+        self._write(member)
+        receipt = self._ledger.receipt(message.pending) if message.pending else None
+        checked = known is not None and message.epoch == epoch and message.audit is not None
+        return Greeting(
+            Welcome(
+                boot=message.boot,
+                epoch=epoch,
+                receipt=receipt,
+                audit="same" if checked else "none",
+            ),
+            news,
+        )
+
+    def counted(self, row: UpdateRow) -> Member:
+        """What the member becomes when ``row`` is counted; written with the row."""
+        member = self._members[row.device, row.nonce]
+        return replace(
+            member,
+            state="left" if row.kind == "leave" else member.state,
+            counted=member.counted + 1,
+            last_seq=row.seq,
+            last_uid=row.uid,
+            audit=(member.audit + row.audit) % MODULUS,
+            seen=self._clock(),
+        )
+
+    def forget_silent(self, ttl: float) -> list[str]:
+        """Drop members never counted and silent for ``ttl`` seconds: exact, their c_i is 0."""
+        now = self._clock()
+        silent = [m for m in self._active.values() if m.counted == 0 and now - m.seen > ttl]
+        for member in silent:
+            self._write(replace(member, state="dropped"))
+        return [m.device for m in silent]
+
+    def _check(self, known: Member, message: Hello, epoch: int) -> str:
+        """Why the installation cannot go on as this member; empty where it can."""
+        if known.state in ("ghost", "left"):
+            return "this membership has ended"
+        if message.incarnation < known.incarnation or (
+            message.incarnation == known.incarnation and message.boot != known.boot
+        ):
+            return "an older copy of this installation"
+        waits_for_receipt = message.pending is not None and message.pending == known.last_uid
+        if message.seq < known.last_seq and not waits_for_receipt:
+            return "its state is older than its last counted update"
+        if message.epoch != epoch or message.audit is None:
+            return ""
+        expected = known.audit
+        if waits_for_receipt:
+            row = self._ledger.update(known.last_uid)
+            assert row is not None
+            expected = (expected - row.audit) % MODULUS
+        if message.audit != expected:
+            return "its control variate is not the one in the ledger"
+        return ""
+
+    def _retire(self, member: Member) -> None:
+        self._write(replace(member, state="ghost" if member.counted else "dropped"))
+
+    def _write(self, member: Member) -> None:
+        self._ledger.write_member(member)
+        self.remember(member)
+
+    def _reject(self, code: str, reason: str, message: Hello) -> Reject:
+        return Reject(code=code, reason=reason, boot=message.boot)  # type: ignore[arg-type]

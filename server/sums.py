@@ -1,0 +1,77 @@
+"""Exact sums: integers on the grid 2^-48 in two 64-bit limbs.
+
+A float sum depends on the order of its terms, on how many workers added them and
+on where a run was interrupted. These do not: a value v becomes ``rint(v * 2^48)``,
+is multiplied by an integer weight and added as an integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kellet import kernels
+
+__all__ = ["ExactSum", "control_gap"]
+
+GRID = 2.0**48
+
+
+class ExactSum:
+    """The sum of weighted vectors of length n. 16 bytes an entry, whatever was added."""
+
+    def __init__(self, n: int) -> None:
+        self.lo: NDArray[np.uint64] = kernels.aligned(n, np.uint64)
+        self.hi: NDArray[np.int64] = kernels.aligned(n, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.lo)
+
+    def add(self, values: NDArray[Any], weight: int = 1) -> None:
+        """Add ``values`` (float [n], each below 2^14) times ``weight`` (below 2^31)."""
+        kernels.add_scaled(self.lo, self.hi, kernels.to_grid(values), weight)
+
+    def add_grid(self, q: NDArray[np.int64], weight: int = 1) -> None:
+        """Add int64 values that are on the grid already."""
+        kernels.add_scaled(self.lo, self.hi, q, weight)
+
+    def mean(self, count: int) -> NDArray[np.float64]:
+        """The sum divided by ``count``, float64 [n]; zeros where ``count`` is 0."""
+        if count == 0:
+            return np.zeros(len(self))
+        return kernels.limbs_to_float64(self.lo, self.hi) / (count * GRID)
+
+    def integers(self) -> list[int]:
+        """The exact sums in grid steps, as Python integers."""
+        return [int(h) * 2**64 + int(low) for low, h in zip(self.lo, self.hi, strict=True)]
+
+    def dump(self) -> bytes:
+        """The limbs, little-endian: all low ones, then all high ones."""
+        return self.lo.astype("<u8").tobytes() + self.hi.astype("<i8").tobytes()
+
+    @classmethod
+    def load(cls, raw: bytes) -> Self:
+        """The inverse of ``dump``."""
+        n = len(raw) // 16
+        out = cls(n)
+        out.lo[:] = np.frombuffer(raw, "<u8", n)
+        out.hi[:] = np.frombuffer(raw, "<i8", n, 8 * n)
+        return out
+
+
+def control_gap(control: ExactSum, committed: Iterable[NDArray[np.int64]]) -> int:
+    """max |C - sum(c_i)| over the entries, in steps of the grid: the invariant's distance.
+
+    ``committed``: every member's control as counted, int64 [n_train] each.
+    """
+    total = ExactSum(len(control))
+    for c_i in committed:
+        total.add_grid(c_i)
+    apart = np.flatnonzero((total.lo != control.lo) | (total.hi != control.hi))
+    if not len(apart):
+        return 0
+    ours, theirs = control.integers(), total.integers()
+    return max(abs(ours[i] - theirs[i]) for i in apart)

@@ -1,0 +1,191 @@
+"""Updates on their way in: admission by bytes, parts by bitmap, leases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kellet.sdk.errors import ProtocolError, StorageError
+from kellet.sdk.protocol import wire
+from kellet.sdk.protocol.assembly import Assembly
+from kellet.sdk.protocol.effects import Effect, Publish
+from kellet.sdk.protocol.messages import Ack, Busy, Grant, Offer
+from kellet.sdk.protocol.parts import decode_part
+from kellet.sdk.protocol.topics import Topics
+
+__all__ = ["Spool", "Transfer", "Uploads"]
+
+WINDOW = 8
+LEASE = 30.0
+RETRY = 1.0
+WRONG_DIGESTS = 3
+
+
+class Spool:
+    """Where update bodies lie until a checkpoint covers them: a directory, or memory."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
+        self._held: dict[bytes, bytes] = {}
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+
+    def path(self, uid: bytes) -> Path | None:
+        return None if self._directory is None else self._directory / f"{uid.hex()}.up"
+
+    def keep(self, uid: bytes, assembly: Assembly) -> None:
+        """Make a complete body durable."""
+        if self._directory is None:
+            self._held[uid] = assembly.data()
+        else:
+            assembly.sync()
+
+    def read(self, uid: bytes, size: int) -> bytes:
+        """A kept body of ``size`` bytes."""
+        path = self.path(uid)
+        if path is None:
+            return self._held[uid]
+        try:
+            data = path.read_bytes()[:size]
+        except OSError as error:
+            data = b""
+            why = error.strerror or str(error)
+        else:
+            why = f"it has {len(data)} of {size} bytes"
+        if len(data) < size:
+            raise StorageError(
+                f"the counted update {uid.hex()} cannot be read back",
+                why=why,
+                repair="restore the state directory from a backup",
+            )
+        return data
+
+    def clear(self, keep: frozenset[bytes] = frozenset()) -> None:
+        """Let go of all bodies but ``keep``."""
+        self._held = {uid: body for uid, body in self._held.items() if uid in keep}
+        if self._directory is not None:
+            names = {f"{uid.hex()}.up" for uid in keep}
+            for path in self._directory.iterdir():
+                if path.name not in names:
+                    path.unlink(missing_ok=True)
+
+
+@dataclass
+class Transfer:
+    """A granted update."""
+
+    device: str
+    offer: Offer
+    assembly: Assembly
+    expires: float
+    since_ack: int = 0
+    wrong: int = 0
+
+
+class Uploads:
+    """All transfers of this worker. At most ``admission`` bytes are granted at once."""
+
+    def __init__(self, topics: Topics, worker: str, spool: Spool, admission: int) -> None:
+        self._topics = topics
+        self._worker = worker
+        self._spool = spool
+        self._admission = admission
+        self._open: dict[bytes, Transfer] = {}
+        self.received = 0
+
+    @property
+    def wake(self) -> float | None:
+        return min((t.expires for t in self._open.values()), default=None)
+
+    @property
+    def granted_bytes(self) -> int:
+        return sum(t.offer.size for t in self._open.values())
+
+    def offer(self, device: str, offer: Offer, now: float) -> tuple[Transfer | None, list[Effect]]:
+        """Grant, or ask for patience; the transfer where nothing is missing any more.
+
+        A disk that is full asks for patience, too. What had arrived before a restart
+        is still in the spool, and is not asked for again.
+        """
+        transfer = self._open.get(offer.uid)
+        if transfer is not None and (transfer.device, transfer.offer.sha256) != (
+            device,
+            offer.sha256,
+        ):
+            return None, []
+        if transfer is not None and transfer.offer.part_size != offer.part_size:
+            self._close(transfer)
+            transfer = None
+        if transfer is None:
+            others = self.granted_bytes
+            if others and others + offer.size > self._admission:
+                return None, [self._busy(device, offer, "many uploads are under way")]
+            try:
+                assembly = Assembly(
+                    offer.size, offer.part_size, offer.sha256, self._spool.path(offer.uid)
+                )
+            except StorageError:
+                return None, [self._busy(device, offer, "the aggregator's disk is full")]
+            transfer = Transfer(device, offer, assembly, now + LEASE)
+            self._open[offer.uid] = transfer
+        transfer.expires = now + LEASE
+        if transfer.assembly.verified():
+            return transfer, []
+        grant = Grant(
+            uid=offer.uid,
+            worker=self._worker,
+            missing=transfer.assembly.missing,
+            window=WINDOW,
+            lease=LEASE,
+        )
+        return None, [self._say(device, grant)]
+
+    def part(self, device: str, raw: bytes, now: float) -> tuple[Transfer | None, list[Effect]]:
+        """A part arrived; the transfer where it is complete and its digest is right.
+
+        Raises ``ProtocolError`` for bytes that are no part, or none of ours.
+        """
+        part = decode_part(raw)
+        transfer = self._open.get(part.uid)
+        if transfer is None or transfer.device != device:
+            return None, []
+        fresh = transfer.assembly.add(part.index, part.payload)
+        self.received += len(raw)
+        transfer.expires = now + LEASE
+        if transfer.assembly.verified():
+            return transfer, []
+        if transfer.assembly.missing_count == transfer.assembly.count:
+            transfer.wrong += 1
+            if transfer.wrong >= WRONG_DIGESTS:
+                raise ProtocolError("an update whose digest stays wrong")
+        transfer.since_ack += fresh
+        if transfer.since_ack * 2 >= WINDOW or not fresh:
+            transfer.since_ack = 0
+            return None, [self._say(device, Ack(uid=part.uid, missing=transfer.assembly.missing))]
+        return None, []
+
+    def finished(self, uid: bytes) -> None:
+        """The ledger has answered; its bytes are the spool's business now."""
+        transfer = self._open.pop(uid, None)
+        if transfer is not None:
+            transfer.assembly.close()
+
+    def tick(self, now: float) -> None:
+        """Leases without progress end; what has arrived waits in the spool."""
+        for transfer in [t for t in self._open.values() if now >= t.expires]:
+            self._close(transfer)
+
+    def drop_all(self) -> None:
+        """The round is over."""
+        for transfer in list(self._open.values()):
+            self._close(transfer)
+
+    def _close(self, transfer: Transfer) -> None:
+        self._open.pop(transfer.offer.uid, None)
+        transfer.assembly.close()
+
+    def _busy(self, device: str, offer: Offer, reason: str) -> Publish:
+        return self._say(device, Busy(after=RETRY, uid=offer.uid, reason=reason))
+
+    def _say(self, device: str, message: Grant | Ack | Busy) -> Publish:
+        return Publish(self._topics.ctl(device), wire.pack(message))
