@@ -1,0 +1,110 @@
+"""NumPy, Numba and the compiled library: the same bits, at every level of this processor."""
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.kernel_inputs import arguments, run, same_bits
+
+from kellet.kernels import _library
+from kellet.kernels._backend import NumPyBackend
+from kellet.kernels._compiled import CompiledBackend
+from kellet.kernels._numba import NumbaBackend
+from kellet.kernels.table import KERNELS
+
+LENGTHS = (0, 1, 7, 8, 9, 1000, 1031, 4097)
+REFERENCE, NUMBA, COMPILED = NumPyBackend(), NumbaBackend(), CompiledBackend()
+
+
+def assert_agree(kernel: str, n: int, seed: int, *backends: object) -> None:
+    arrays, scalars = arguments(kernel, n, np.random.default_rng(seed))
+    result, after = run(REFERENCE, kernel, arrays, scalars)
+    for backend in backends:
+        its_result, its_after = run(backend, kernel, arrays, scalars)
+        assert same_bits(result, its_result), (kernel, n, seed)
+        for wanted, got in zip(after, its_after, strict=True):
+            assert same_bits(wanted, got), (kernel, n, seed)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("n", LENGTHS)
+def test_backends_agree_on_every_length(kernel: str, n: int) -> None:
+    for seed in range(3):
+        assert_agree(kernel, n, seed, NUMBA, COMPILED)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@settings(deadline=None, max_examples=60)
+@given(n=st.integers(0, 70), seed=st.integers(0, 2**32))
+def test_backends_agree_on_any_bits(kernel: str, n: int, seed: int) -> None:
+    assert_agree(kernel, n, seed, NUMBA, COMPILED)
+
+
+@pytest.fixture(params=[2, 3, 4])
+def level(request: pytest.FixtureRequest) -> Iterator[int]:
+    if platform.machine() != "x86_64":
+        pytest.skip("levels are x86-64's")
+    library = ctypes.CDLL(str(_library.library_path()))
+    best = library.kellet_limit_level(99)
+    if request.param > best:
+        pytest.skip(f"this processor is at level {best}")
+    assert library.kellet_limit_level(request.param) == request.param
+    yield request.param
+    library.kellet_limit_level(best)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_level_gives_the_reference_bits(level: int, kernel: str) -> None:
+    for n in LENGTHS:
+        assert_agree(kernel, n, level, COMPILED)
+
+
+def test_level_is_what_the_system_reports() -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("levels are x86-64's")
+    flags = set(Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n")[0].split())
+    v3 = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "abm"}
+    v4 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+    wanted = 2 + (v3 <= flags) + (v3 | v4 <= flags)
+    assert ctypes.CDLL(str(_library.library_path())).kellet_level() == wanted
+
+
+PLAIN_PYTHON = """
+import numpy as np
+from support.kernel_inputs import arguments, run, same_bits
+from kellet.kernels import step
+from kellet.kernels._backend import NumPyBackend
+from kellet.kernels._numba import NumbaBackend
+from kellet.kernels.table import KERNELS
+assert not hasattr(step.sgd_step, "py_func"), "compiled after all"
+np.seterr(all="ignore")
+for kernel in KERNELS:
+    for n in (0, 1, 9, 300):
+        given = arguments(kernel, n, np.random.default_rng(n))
+        result, after = run(NumPyBackend(), kernel, *given)
+        its_result, its_after = run(NumbaBackend(), kernel, *given)
+        assert same_bits(result, its_result), kernel
+        assert all(map(same_bits, after, its_after)), kernel
+print(len(KERNELS), "agree")
+"""
+
+
+def test_numba_sources_are_right_as_plain_python(request: pytest.FixtureRequest) -> None:
+    path = os.pathsep.join([str(request.config.rootpath / "tests"), *filter(None, sys.path)])
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN_PYTHON],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == f"{len(KERNELS)} agree\n", done.stderr
