@@ -1,0 +1,187 @@
+"""From a PyTorch model to a plan, or a refusal that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kellet.sdk.authoring import bundle
+from kellet.sdk.authoring.memory import activation_peaks
+from kellet.sdk.authoring.onnx_graph import onnx_graph
+from kellet.sdk.authoring.refusals import check_model
+from kellet.sdk.authoring.trace import FlatProgram, Loss, trace_eval, trace_step
+from kellet.sdk.authoring.verify import check_against_torch
+from kellet.sdk.errors import ExportRefused
+from kellet.sdk.plan import InputSpec, LabelSpec, Plan
+from kellet.sdk.plan.manifest import layout
+
+__all__ = ["export"]
+
+
+def export(
+    model: nn.Module,
+    loss: Loss | None,
+    example_batch: Tensor,
+    example_labels: Tensor,
+    *,
+    name: str,
+    label_names: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    unit: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    statistics: Literal["mean", "local"] = "mean",
+    licence: str = "",
+    author: str = "",
+    description: str = "",
+) -> Plan:
+    """Turn a model and its loss into a plan, checked against torch.
+
+    Parameters
+    ----------
+    model:
+        Each part is traced in the mode that it is in: a batch norm in training
+        updates its statistics, one in evaluation keeps them. Parameters whose
+        ``requires_grad`` is False are frozen and cost no backward pass.
+    loss:
+        ``loss(outputs, labels) -> scalar``, the mean over the batch; None, or
+        torch's plain cross-entropy, for a classifier.
+    example_batch, example_labels:
+        At least two rows, float32 or int64. They become the plan's self-test.
+    columns, unit, low, high:
+        What the input means (`kellet.sdk.plan.InputSpec`). Give ``low`` and
+        ``high`` where an integer input indexes an embedding.
+    statistics:
+        How the server treats running statistics: "mean", or "local".
+
+    Raises ``ExportRefused`` for a model that cannot be traced, draws random
+    numbers, fixes the batch size, needs an operator that is not known to run
+    in onnxruntime 1.20, or whose plan differs from torch by more than 1e-5 in
+    any gradient at three batch sizes.
+    """
+    loss = None if _is_cross_entropy(loss) else loss
+    batch, labels = _example("batch", example_batch), _example("labels", example_labels)
+    check_model(model)
+    step = trace_step(model, loss, batch, labels)
+    evaluate = trace_eval(model, batch)
+    tensors = _tensors(model, step, evaluate, statistics)
+    placed = layout([(t.name, t.value.shape, t.role, t.aggregate) for t in tensors])
+    order = tuple(tensor.name for tensor in placed)
+    step_graph = onnx_graph(step, ("batch", "labels"), order)
+    initial = np.concatenate([tensor.value.ravel() for tensor in _in_order(tensors, order)])
+    plan = Plan.open(
+        bundle.write_bundle(
+            name=name,
+            step=step_graph,
+            evaluate=onnx_graph(evaluate, ("batch",), order),
+            tensors=tensors,
+            input=InputSpec(
+                shape=tuple(batch.shape[1:]),
+                dtype="float32" if batch.is_floating_point() else "int64",
+                unit=unit,
+                columns=tuple(columns),
+                low=low,
+                high=high,
+            ),
+            labels=_label_spec(model, loss, batch, labels, label_names),
+            loss="cross_entropy" if loss is None else "custom",
+            example_batch=batch.numpy(),
+            example_labels=labels.numpy(),
+            memory=activation_peaks(step_graph, placed, initial, batch.numpy(), labels.numpy()),
+            licence=licence,
+            author=author,
+            description=description,
+        )
+    )
+    check_against_torch(plan, model, loss, batch, labels)
+    return plan
+
+
+def _is_cross_entropy(loss: Loss | None) -> bool:
+    if loss is F.cross_entropy:
+        return True
+    plain = nn.CrossEntropyLoss()
+    return isinstance(loss, nn.CrossEntropyLoss) and (
+        loss.weight is None
+        and loss.ignore_index == plain.ignore_index
+        and loss.reduction == plain.reduction
+        and loss.label_smoothing == plain.label_smoothing
+    )
+
+
+def _example(what: str, tensor: Tensor) -> Tensor:
+    if not isinstance(tensor, Tensor) or tensor.dim() == 0 or len(tensor) < 2:
+        found = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise ExportRefused(
+            f"the example {what} is {found}",
+            why="with fewer than two rows the batch axis cannot be told from a constant",
+            repair="give a tensor of two rows or more",
+        )
+    if tensor.dtype not in (torch.float32, torch.int64):
+        raise ExportRefused(
+            f"the example {what} is {tensor.dtype}",
+            why="a plan takes float32 or int64",
+            repair=f"convert the {what} with .float() or .long()",
+        )
+    return tensor.detach().cpu().contiguous()
+
+
+def _tensors(
+    model: nn.Module,
+    step: FlatProgram,
+    evaluate: FlatProgram,
+    statistics: Literal["mean", "local"],
+) -> list[bundle.Tensor]:
+    updated = {o.removeprefix("buffer::") for o in step.outputs if o.startswith("buffer::")}
+    used = {*step.tensors, *evaluate.tensors}
+    tensors = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            tensors.append(bundle.Tensor(name, _array(parameter)))
+        elif name in used:
+            tensors.append(bundle.Tensor(name, _array(parameter), "frozen"))
+    for name, buffer in model.named_buffers():
+        if name in updated:
+            tensors.append(bundle.Tensor(name, _array(buffer), "buffer", statistics))
+        elif name in used:
+            tensors.append(bundle.Tensor(name, _array(buffer), "frozen"))
+    return tensors
+
+
+def _label_spec(
+    model: nn.Module,
+    loss: Loss | None,
+    batch: Tensor,
+    labels: Tensor,
+    names: Sequence[str],
+) -> LabelSpec:
+    if loss is not None:
+        return LabelSpec(
+            classes=len(names) or None,
+            names=tuple(names),
+            dtype="float32" if labels.is_floating_point() else "int64",
+            shape=tuple(labels.shape[1:]),
+        )
+    with torch.no_grad():
+        scores = model(batch)
+    if scores.dim() != 2 or labels.dim() != 1 or labels.is_floating_point():
+        raise ExportRefused(
+            f"cross-entropy of scores {list(scores.shape)} and labels {list(labels.shape)}",
+            why="it takes scores [batch, classes] and int64 labels [batch]",
+            repair="give a loss of your own for other shapes",
+        )
+    return LabelSpec(classes=int(scores.shape[1]), names=tuple(names))
+
+
+def _in_order(tensors: Sequence[bundle.Tensor], order: Sequence[str]) -> list[bundle.Tensor]:
+    by_name = {tensor.name: tensor for tensor in tensors}
+    return [by_name[name] for name in order]
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy().copy()

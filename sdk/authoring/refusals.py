@@ -1,0 +1,105 @@
+"""What a model must not have, found before it is traced, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from kellet.sdk.errors import ExportRefused
+from kellet.sdk.plan.manifest import RESERVED_NAMES
+
+__all__ = ["check_model", "refusing"]
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse what is known not to become a plan. Raises ``ExportRefused``."""
+    for name, module in model.named_modules():
+        _check_module(name or "the model", module)
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in tensors:
+        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+            raise ExportRefused(
+                f"{name} has no shape yet",
+                why="a lazy layer takes its shape from its first batch",
+                repair="run the model once on the example batch before the export",
+            )
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            raise ExportRefused(
+                f"{name} is {tensor.dtype}",
+                why="a plan's parameters are one float32 vector",
+                repair="model.float()",
+            )
+        if tensor.is_complex():
+            raise ExportRefused(
+                f"{name} is complex",
+                why="a plan's parameters are one float32 vector",
+                repair="hold real and imaginary parts as two tensors",
+            )
+        if tensor.device.type != "cpu":
+            raise ExportRefused(
+                f"{name} is on {tensor.device}",
+                why="a plan is traced and checked on the CPU",
+                repair="model.cpu()",
+            )
+        if name in RESERVED_NAMES:
+            raise ExportRefused(
+                f"a tensor is called {name!r}",
+                why="the graphs use that name",
+                repair="rename it in the model",
+            )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ExportRefused(
+            "the model has no parameter to train",
+            why="requires_grad is False for all of them, or there are none",
+            repair="set requires_grad on what a device should train",
+        )
+
+
+@contextmanager
+def refusing(what: str, repair: str) -> Iterator[None]:
+    """Turn any failure inside into ``ExportRefused``, with the cause kept.
+
+    torch raises errors of many kinds while it traces and writes. A refusal of
+    ours among their causes comes out as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ExportRefused):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        why = lines[0][:400] if lines else type(error).__name__
+        raise ExportRefused(what, why=why, repair=repair) from error
+
+
+def _check_module(name: str, module: nn.Module) -> None:
+    if module.training and _dropout_of(module) > 0:
+        raise ExportRefused(
+            f"{name} ({type(module).__name__}) drops at random with p={_dropout_of(module):g}",
+            why="a step must give the same gradient for the same batch on every machine",
+            repair=f"set its p to 0 or switch it off: {name}.eval()",
+        )
+    is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+    if is_norm and module.training and module.track_running_stats and module.momentum is None:
+        raise ExportRefused(
+            f"{name} ({type(module).__name__}) has momentum=None",
+            why="it would weight its statistics by a count of steps, an integer that a plan "
+            "does not carry",
+            repair="give it a momentum, such as 0.1",
+        )
+
+
+def _dropout_of(module: nn.Module) -> float:
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return float(module.p)
+    if isinstance(module, nn.RNNBase):
+        return float(module.dropout) if module.num_layers > 1 else 0.0
+    if isinstance(module, nn.MultiheadAttention):
+        return float(module.dropout)
+    return 0.0
