@@ -114,6 +114,7 @@ class DeviceMachine:
         self._link = False
         self._max_payload: int | None = None
         self._welcome = False
+        self._heard = b""
         self._announced: Announced | None = None
         self._given_up: bytes | None = None  # a base whose training failed here
         self._fetch: Fetch | None = None
@@ -137,6 +138,11 @@ class DeviceMachine:
         if self._welcome and self._upload:
             times.append(self._upload.wake)
         return min((t for t in times if t is not None), default=None)
+
+    @property
+    def linked(self) -> bool:
+        """Whether the link is up."""
+        return self._link
 
     @property
     def doing(self) -> Doing:
@@ -309,17 +315,22 @@ class DeviceMachine:
     def _announcement(self, raw: bytes, now: float) -> list[Effect | StartTraining]:
         message: ToAll = wire.unpack(raw, ToAll)
         effects: list[Effect | StartTraining] = []
+        if raw == self._heard:
+            return []
+        self._heard = raw
+        if self._link and not self._welcome:
+            # An aggregator that has just come may have missed the hello.
+            effects += self._hello(now)
         if isinstance(message, Idle):
             effects += self._drop_round()
             self._announced = None
             effects.append(Report("idle", {"reason": message.reason, "round": message.round}))
             return effects
-        base = announcement_hash(raw)
-        if self._announced and self._announced.base == base:
-            return []
         effects += self._drop_round()
-        self._announced = None
-        self._announced = Announced(message, base, algorithms.from_wire(message.algorithm))
+        self._announced = None  # should this version not know the algorithm
+        self._announced = Announced(
+            message, announcement_hash(raw), algorithms.from_wire(message.algorithm)
+        )
         blobs = {b.sha256 for b in (message.plan, message.model, message.control) if b}
         self._cache.retain(blobs)
         return effects + self._next(now)

@@ -114,7 +114,7 @@ class AggregatorMachine:
         self._spool = spool
         self._roster = Roster(ledger, clock)
         self._uploads = Uploads(self.topics, config.worker, spool, config.admission)
-        self._downloads = Downloads(self.topics, blobs.get, burst=config.admission // 4)
+        self._downloads = Downloads(self.topics, blobs.get)
         self._plan_blob = Blob(blobs.put(plan.raw), len(plan.raw))
         self._traffic = {"up": 0, "down": 0}
         self._round: OpenRound | None = None
@@ -231,12 +231,13 @@ class AggregatorMachine:
             case Received():
                 effects = self._received(event, now)
             case Tick():
-                effects = self._tick(now)
+                effects = self._tick(event.room, now)
             case Connected():
                 effects = self._connected(now)
             case Evaluated():
                 self._ledger.annotate(event.round, loss=event.loss, accuracy=event.accuracy)
-                effects = []
+                facts = {"round": event.round, "loss": event.loss, "accuracy": event.accuracy}
+                effects = [Report("evaluated", facts)]
             case Disconnected():
                 effects = [Report("link_lost", {"reason": event.reason})]
             case Refused():
@@ -256,10 +257,10 @@ class AggregatorMachine:
             return [Publish(self.topics.round, self._round.raw, retain=True)]
         return self._advance(now)
 
-    def _tick(self, now: float) -> list[AggregatorEffect]:
+    def _tick(self, room: int, now: float) -> list[AggregatorEffect]:
         effects: list[AggregatorEffect] = []
         self._uploads.tick(now)
-        effects += self._downloads.tick(self.config.part_size, now)
+        effects += self._downloads.tick(self.config.part_size, room, now)
         if self._round and now >= self._round.closes:
             effects += self._close(now)
         return effects

@@ -23,12 +23,11 @@ class _Wanted:
 
 
 class Downloads:
-    """Parts on their way out. ``burst`` bytes at most leave in one step, for the link's sake."""
+    """Parts on their way out, as fast as the link takes them."""
 
-    def __init__(self, topics: Topics, find: Callable[[bytes], bytes | None], burst: int) -> None:
+    def __init__(self, topics: Topics, find: Callable[[bytes], bytes | None]) -> None:
         self._topics = topics
         self._find = find
-        self._burst = burst
         self._wanted: dict[bytes, _Wanted] = {}
         self.delivered = 0
 
@@ -45,15 +44,14 @@ class Downloads:
         for index in missing_in(missing, part_count(len(data), part_size)):
             wanted.parts.setdefault(index, set()).add(device)
 
-    def tick(self, part_size: int, now: float) -> list[Effect]:
-        """Publish what has been gathered."""
+    def tick(self, part_size: int, room: int, now: float) -> list[Effect]:
+        """Publish what has been gathered, ``room`` bytes of it at most."""
         effects: list[Effect] = []
-        budget = self._burst
         for sha256, wanted in list(self._wanted.items()):
             if now < wanted.at:
                 continue
             for index in sorted(wanted.parts):
-                if budget <= 0:
+                if room <= 0:
                     wanted.at = now + GATHER
                     break
                 devices = wanted.parts.pop(index)
@@ -61,7 +59,7 @@ class Downloads:
                 payload = encode_part(
                     sha256[:16], index, memoryview(wanted.data)[start : start + part_size]
                 )
-                budget -= len(payload)
+                room -= len(payload)
                 self.delivered += len(payload) * len(devices)
                 effects.append(Publish(self._topics.blob(sha256, index), payload, bulk=True))
             if not wanted.parts:

@@ -38,7 +38,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The event that tells a machine that time has passed."""
+    """The event that tells a machine that time has passed.
+
+    ``room``: bytes of parts that the link takes now; a machine makes no more.
+    """
+
+    room: int = 1 << 62
 
 
 Effect = Publish | Subscribe | Unsubscribe | Report

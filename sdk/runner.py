@@ -1,0 +1,165 @@
+"""A device as a process: the machine, its link, its disk and its training thread."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from numpy.typing import ArrayLike
+
+from kellet.sdk.blobs import BlobCache
+from kellet.sdk.device import DeviceEvent, DeviceMachine, StartTraining, TrainingStopped
+from kellet.sdk.errors import UsageError
+from kellet.sdk.health import peak_mb
+from kellet.sdk.lock import StateLock
+from kellet.sdk.protocol import wire
+from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Tick, Unsubscribe
+from kellet.sdk.protocol.messages import State
+from kellet.sdk.protocol.topics import Topics, check_id
+from kellet.sdk.store import Store
+from kellet.sdk.transport.base import Disconnected, Will
+from kellet.sdk.transport.events import EventQueue
+from kellet.sdk.transport.mqtt import MqttTransport
+from kellet.sdk.transport.outbox import Outbox
+from kellet.sdk.worker import TrainingBroke, TrainingWorker
+
+__all__ = ["Device"]
+
+Data = tuple[ArrayLike, ArrayLike]
+
+
+class Device:
+    """One device of a fleet: it trains on its own data and syncs over MQTT.
+
+    ::
+
+        from kellet.sdk import Device
+        device = Device("pi-1", broker="mqtt://192.168.1.10", data=load, state="/var/lib/kellet")
+        device.run()
+
+    ``data``: (x, y), or a function of the device's name that returns them: x float32
+    [n, *input], y int64 [n]. ``state``: the directory with the device's control
+    variate and outbox; it must outlive the process. ``on_report`` is told what happens.
+    ``ca_file``, ``cert_file``, ``key_file``: for ``mqtts``. Raises ``UsageError`` and
+    ``StorageError``; ``run`` also ``LinkError``, ``DataError``, ``PlanError``, ``FleetError``.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        broker: str,
+        data: Data | Callable[[str], Data],
+        state: Path | str,
+        fleet: str = "kellet",
+        keepalive: int = 30,
+        separate_bulk: bool = False,
+        ca_file: Path | str | None = None,
+        cert_file: Path | str | None = None,
+        key_file: Path | str | None = None,
+        connect_timeout: float = 30.0,
+        on_report: Callable[[Report], None] = lambda _report: None,
+    ) -> None:
+        self._device = check_id("device", device)
+        self._topics = Topics(fleet)
+        if not connect_timeout > 0:
+            raise UsageError(
+                f"connect_timeout = {connect_timeout}", why="it must be above 0 seconds"
+            )
+        self._connect_timeout = connect_timeout
+        self._on_report = on_report
+        folder = Path(state).expanduser().absolute()
+        self._lock = StateLock(folder)
+        self._store = Store(device, folder / "device.db")
+        self._cache = BlobCache(folder / "plans")
+        self._boot = os.urandom(8)
+        self._machine = DeviceMachine(self._topics, self._store, self._cache, boot=self._boot)
+        self._events = EventQueue()
+        load = (lambda: data(device)) if callable(data) else (lambda: data)
+        self._worker = TrainingWorker(device, self._store, self._cache, load, self._events.put)
+        self._broker = broker
+        self._link_options = {
+            "keepalive": keepalive,
+            "separate_bulk": separate_bulk,
+            "ca_file": ca_file,
+            "cert_file": cert_file,
+            "key_file": key_file,
+        }
+        self._stopping = False
+        self._finished = False
+
+    def stop(self) -> None:
+        """Ask ``run`` to return, from any thread or a signal handler. Nothing is lost."""
+        self._stopping = True
+        self._events.put(None)
+
+    def run(self, *, until_finished: bool = False) -> None:
+        """Take part until ``stop``, or until the aggregator says that it has finished."""
+        offline = wire.pack(State(online=False, boot=self._boot))
+        state_topic = self._topics.state(self._device)
+        link = MqttTransport(
+            self._broker,
+            self._device,
+            self._events.put,
+            subscriptions=self._topics.device_filters(self._device),
+            will=Will(state_topic, offline),
+            **self._link_options,  # type: ignore[arg-type]
+        )
+        outbox = Outbox(link)
+        try:
+            with link:
+                link.wait_connected(self._connect_timeout, patient=True)
+                while not self._stopping:
+                    self._turn(link, outbox)
+                    if until_finished and self._finished and self._machine.doing == "nothing":
+                        break
+                # Taking leave politely publishes no will: say it ourselves.
+                link.publish(state_topic, offline, retain=True)
+        finally:
+            self._worker.stop()
+            self._store.close()
+            self._lock.release()
+
+    def _turn(self, link: MqttTransport, outbox: Outbox) -> None:
+        """Take one event, and the tick that may be due."""
+        event = self._events.next(self._machine.wake, hurry=outbox.waiting)
+        now = time.monotonic()
+        if isinstance(event, TrainingBroke):
+            self._step(TrainingStopped(event.base, str(event.error)), link, outbox, now)
+            raise event.error
+        if isinstance(event, Disconnected):
+            outbox.clear()
+            self._on_report(Report("link_lost", {"reason": event.reason}))
+        if event is not None:
+            self._step(event, link, outbox, now)
+        outbox.flush()
+        wake = self._machine.wake
+        if wake is not None and now >= wake:
+            self._step(Tick(outbox.room), link, outbox, now)
+        self._worker.want(self._machine.training_base)
+        if self._machine.fatal:
+            raise self._machine.fatal
+
+    def _step(self, event: DeviceEvent, link: MqttTransport, outbox: Outbox, now: float) -> None:
+        for effect in self._machine.step(event, now):
+            self._carry_out(effect, link, outbox)
+
+    def _carry_out(self, effect: object, link: MqttTransport, outbox: Outbox) -> None:
+        match effect:
+            case Publish():
+                outbox.send(effect.topic, effect.payload, retain=effect.retain, bulk=effect.bulk)
+            case Subscribe():
+                link.subscribe(effect.topic_filter)
+            case Unsubscribe():
+                link.unsubscribe(effect.topic_filter)
+            case StartTraining():
+                self._worker.start(effect)
+            case Report(kind="idle"):
+                self._finished = effect.data["reason"] == "finished"
+                self._on_report(effect)
+            case Report():
+                if effect.kind == "settled":
+                    effect.data["peak_mb"] = round(peak_mb(), 1)
+                self._on_report(effect)

@@ -1,0 +1,133 @@
+"""Training on a thread of its own, so that the link is never kept waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from kellet.sdk.blobs import BlobCache
+from kellet.sdk.device import Announced, StartTraining, Trained, TrainingStopped
+from kellet.sdk.errors import KelletError, PlanError
+from kellet.sdk.plan import GradientSession, Plan
+from kellet.sdk.store import Store
+from kellet.sdk.trainer import Data, TrainingFailed, train
+
+__all__ = ["LoadData", "TrainingBroke", "TrainingWorker"]
+
+LoadData = Callable[[], tuple[object, object]]
+
+# Of the time a round leaves, this share is for training; the rest is for the upload.
+_SHARE = 0.8
+
+
+class TrainingBroke:
+    """Event for the driver: this device cannot train at all; ``error`` says why."""
+
+    def __init__(self, base: bytes, error: KelletError) -> None:
+        self.base = base
+        self.error = error
+
+
+class TrainingWorker:
+    """Runs one training at a time; ``answer`` is called from the worker's thread.
+
+    The plan is opened, verified and self-tested once, the data loaded once and held
+    against the plan's schema.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        store: Store,
+        cache: BlobCache,
+        load: LoadData,
+        answer: Callable[[Trained | TrainingStopped | TrainingBroke], None],
+    ) -> None:
+        self._device = device
+        self._store = store
+        self._cache = cache
+        self._load = load
+        self._answer = answer
+        self._opened: tuple[Plan, GradientSession, Data] | None = None
+        self._thread: threading.Thread | None = None
+        self._wanted: bytes | None = None
+        self.progress = (0, 0)
+
+    def start(self, effect: StartTraining) -> None:
+        """Begin, once the training before has seen that it is not wanted any more."""
+        if self._thread is not None:
+            self._wanted = None
+            self._thread.join()
+        announced = effect.announced
+        self._wanted = announced.base
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(announced, time.monotonic() + _SHARE * effect.seconds),
+            name="training",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def want(self, base: bytes | None) -> None:
+        """Stop unless this is what is being trained for."""
+        self._wanted = base
+
+    def stop(self) -> None:
+        self._wanted = None
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self, announced: Announced, until: float) -> None:
+        base = announced.base
+        try:
+            event = self._train(announced, until)
+        except TrainingFailed as error:
+            self._answer(TrainingStopped(base, str(error)))
+        except KelletError as error:
+            self._answer(TrainingBroke(base, error))
+        else:
+            self._answer(event)
+
+    def _train(self, announced: Announced, until: float) -> Trained:
+        round_ = announced.round
+        plan, session, data = self._open(round_.plan.sha256)
+        model = np.frombuffer(self._cache[round_.model.sha256], "<f4")
+        if len(model) != plan.n_params:
+            raise PlanError("the announced model does not fit the announced plan")
+        c = c_i = None
+        if round_.control is not None:
+            c = np.frombuffer(self._cache[round_.control.sha256], "<f4")
+            c_i = self._store.control(plan.n_train)
+
+        def note(step: int, planned: int) -> None:
+            self.progress = (step, planned)
+
+        outcome = train(
+            session,
+            announced.algorithm,
+            data,
+            x=model,
+            n_train=plan.n_train,
+            n_update=plan.n_update,
+            c=c,
+            c_i=c_i,
+            seed=round_.seed,
+            device=self._device,
+            round_=round_.round,
+            stop=lambda: self._wanted != announced.base or time.monotonic() > until,
+            progress=note,
+        )
+        return Trained(announced.base, outcome)
+
+    def _open(self, plan_id: bytes) -> tuple[Plan, GradientSession, Data]:
+        if self._opened is None or self._opened[0].id != plan_id:
+            plan = Plan.open(self._cache[plan_id], digest=plan_id)
+            plan.self_test()
+            x, y = self._load()
+            data = Data(*plan.check_data(x, y))  # type: ignore[arg-type]
+            self._opened = (plan, plan.session(), data)
+        return self._opened
