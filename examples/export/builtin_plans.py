@@ -1,0 +1,102 @@
+"""Make the plans that ship with Kellet: sdk/plan/builtin/{wisdm,har}.kplan.
+
+    python examples/export/builtin_plans.py [DIRECTORY]
+
+Each function returns what `kellet plan export MODULE:FUNCTION` asks for: a
+model, a loss, an example batch and its labels. Seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from kellet.sdk.authoring import export
+from kellet.sdk.plan import Plan
+from kellet.sdk.tasks import split, task
+from kellet.sdk.tasks._har import ACTIVITIES as HAR_ACTIVITIES
+from kellet.sdk.tasks._har import CHANNELS
+from kellet.sdk.tasks._wisdm import ACTIVITIES as WISDM_ACTIVITIES
+from kellet.sdk.tasks._wisdm import COLUMNS
+
+SEED = 20240
+LICENCE = "Apache-2.0"
+AUTHOR = "The Kellet authors"
+Example = tuple[nn.Module, None, Tensor, Tensor]
+
+
+def wisdm() -> Example:
+    """A perceptron on WISDM's 43 features."""
+    torch.manual_seed(SEED)
+    model = nn.Sequential(
+        nn.Linear(43, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 6)
+    )
+    return model, None, *_examples("wisdm")
+
+
+def har() -> Example:
+    """A convolutional net on windows of nine motion signals."""
+    torch.manual_seed(SEED)
+    model = nn.Sequential(
+        nn.Conv1d(9, 32, 7, stride=2, padding=3),
+        nn.GroupNorm(4, 32),
+        nn.ReLU(),
+        nn.Conv1d(32, 32, 5, stride=2, padding=2),
+        nn.GroupNorm(4, 32),
+        nn.ReLU(),
+        nn.Conv1d(32, 48, 5, stride=2, padding=2),
+        nn.GroupNorm(4, 48),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(48, 6),
+    )
+    return model, None, *_examples("har")
+
+
+def _examples(name: str) -> tuple[Tensor, Tensor]:
+    """Two windows of each activity, of people who train under the default seed."""
+    whole = task(name)
+    x, y = whole.load(split(whole, 1).devices["device-1"])
+    rows = [row for activity in range(6) for row in (y == activity).nonzero()[0][:2]]
+    return torch.from_numpy(x[rows]), torch.from_numpy(y[rows])
+
+
+def make_wisdm() -> Plan:
+    return export(
+        *wisdm(),
+        name="wisdm",
+        label_names=WISDM_ACTIVITIES,
+        columns=COLUMNS,
+        unit="standard deviations",
+        licence=LICENCE,
+        author=AUTHOR,
+        description="Six activities from 43 features of a phone's accelerometer (WISDM v1.1)",
+    )
+
+
+def make_har() -> Plan:
+    return export(
+        *har(),
+        name="har",
+        label_names=HAR_ACTIVITIES,
+        columns=CHANNELS,
+        unit="g and rad/s, 128 samples at 50 Hz",
+        licence=LICENCE,
+        author=AUTHOR,
+        description="Six activities from 2.56 s of a phone's motion sensors (UCI HAR)",
+    )
+
+
+def main(directory: str = "sdk/plan/builtin") -> None:
+    for plan in (make_wisdm(), make_har()):
+        path = Path(directory) / f"{plan.manifest.name}.kplan"
+        path.write_bytes(plan.raw)
+        print(path, len(plan.raw), "bytes", plan)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
