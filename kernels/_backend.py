@@ -85,6 +85,8 @@ def use_backend(name: str) -> None:
 def _choose() -> None:
     asked = os.environ.get("KELLET_KERNELS")
     if asked:
+        if asked not in NAMES:
+            raise ValueError(f"KELLET_KERNELS must be one of {', '.join(NAMES)}, not {asked!r}")
         use_backend(asked)
         return
     try:
@@ -102,8 +104,10 @@ def _open(name: str) -> Backend:
     if name == "numpy":
         return NumPyBackend()
     if name == "numba":
-        from kellet.kernels._numba import NumbaBackend
-
+        try:
+            from kellet.kernels._numba import NumbaBackend
+        except ModuleNotFoundError as error:
+            raise ImportError(f'{error}; pip install "kellet[jit]"') from error
         return NumbaBackend()
     if name == "compiled":
         from kellet.kernels._compiled import CompiledBackend

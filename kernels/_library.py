@@ -30,6 +30,7 @@ SOURCES = (
     "_dispatch.py",
     "_jit.py",
     "_lowering.py",
+    "_numba.py",
     "compile.py",
     "hash.py",
     "reduce.py",
