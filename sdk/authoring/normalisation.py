@@ -16,7 +16,8 @@ from torch import Tensor
 __all__ = ["batch_norm", "group_norm", "group_norm_backward"]
 
 
-def group_norm(
+# Signatures here are those of the aten operators.
+def group_norm(  # noqa: PLR0917
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -35,7 +36,7 @@ def group_norm(
     return y, mean.squeeze(-1), scale.squeeze(-1)
 
 
-def group_norm_backward(
+def group_norm_backward(  # noqa: PLR0917
     grad: Tensor,
     x: Tensor,
     mean: Tensor,
@@ -61,7 +62,7 @@ def group_norm_backward(
     return of_x, of_weight, grad.sum(but_channels) if mask[2] else None
 
 
-def batch_norm(
+def batch_norm(  # noqa: PLR0917
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,

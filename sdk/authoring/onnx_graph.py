@@ -56,7 +56,8 @@ def onnx_graph(flat: FlatProgram, inputs: tuple[str, ...], order: tuple[str, ...
     _check_operators(model.graph)
     _name_interface(model.graph, flat, inputs, order)
     _strip(model)
-    return ir.to_proto(model).SerializeToString(deterministic=True)
+    encoded: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
+    return encoded
 
 
 def _check_operators(graph: ir.Graph) -> None:

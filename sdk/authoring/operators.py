@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from onnxscript import opset18 as op
+from onnxscript import opset18
 from torch import Tensor
 from torch.library import custom_op
 from torch.nn import functional as F
@@ -26,12 +26,14 @@ __all__ = [
     "zero_pad",
 ]
 
-aten = torch.ops.aten
+# Both make their functions at run time, and have no types for them.
+aten: Any = torch.ops.aten
+op: Any = opset18
 _FLOAT = 1  # onnx.TensorProto.FLOAT
 
 
 @custom_op("kellet::conv_transpose", mutates_args=())
-def conv_transpose(
+def conv_transpose(  # noqa: PLR0917
     x: Tensor,
     weight: Tensor,
     stride: Sequence[int],
@@ -41,13 +43,15 @@ def conv_transpose(
     groups: int,
 ) -> Tensor:
     """Transposed convolution of any rank, for output_padding >= stride too."""
-    return aten.convolution(
+    y: Tensor = aten.convolution(
         x, weight, None, stride, padding, dilation, True, output_padding, groups
     )
+    return y
 
 
 @conv_transpose.register_fake
-def _(x, weight, stride, padding, dilation, output_padding, groups):  # type: ignore[no-untyped-def]
+def _(*arguments):  # type: ignore[no-untyped-def]
+    x, weight, stride, padding, dilation, output_padding, groups = arguments
     size = [
         (x.shape[2 + a] - 1) * stride[a]
         - 2 * padding[a]
@@ -59,9 +63,8 @@ def _(x, weight, stride, padding, dilation, output_padding, groups):  # type: ig
     return x.new_empty([x.shape[0], weight.shape[1] * groups, *size])
 
 
-def _conv_transpose_onnx(  # type: ignore[no-untyped-def]
-    x, weight, stride, padding, dilation, output_padding, groups
-):
+def _conv_transpose_onnx(*arguments):  # type: ignore[no-untyped-def]
+    x, weight, stride, padding, dilation, output_padding, groups = arguments
     return op.ConvTranspose(
         x,
         weight,
@@ -77,7 +80,8 @@ def _conv_transpose_onnx(  # type: ignore[no-untyped-def]
 def zero_pad(x: Tensor, padding: Sequence[int]) -> Tensor:
     """Pad each spatial axis of [B, C, ...] with zeros, alike on both sides."""
     pairs = [amount for each in reversed(padding) for amount in (each, each)]
-    return aten.constant_pad_nd(x, pairs, 0.0).clone()
+    padded: Tensor = aten.constant_pad_nd(x, pairs, 0.0)
+    return padded.clone()
 
 
 @zero_pad.register_fake
@@ -170,11 +174,8 @@ def _(x, start, end, step):  # type: ignore[no-untyped-def]
 
 
 def _window_onnx(x, start, end, step):  # type: ignore[no-untyped-def]
-    def constant(values):  # type: ignore[no-untyped-def]
-        return op.Constant(value_ints=list(values))
-
     axes = range(2, 2 + len(start))
-    return op.Slice(x, constant(start), constant(end), constant(axes), constant(step))
+    return op.Slice(x, *(op.Constant(value_ints=list(v)) for v in (start, end, axes, step)))
 
 
 @custom_op("kellet::mean_cross_entropy", mutates_args=())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kellet.sdk.authoring import operators
-from kellet.sdk.authoring.convolution import output_padding_of, per_axis
+from kellet.sdk.authoring.convolution import Geometry, per_axis
 from kellet.sdk.errors import ExportRefused
 
 __all__ = [
@@ -19,7 +19,8 @@ __all__ = [
 ]
 
 
-def max_pool2d(
+# Signatures here are those of the aten operators.
+def max_pool2d(  # noqa: PLR0917
     x: Tensor,
     kernel: Sequence[int],
     stride: Sequence[int] = (),
@@ -30,12 +31,14 @@ def max_pool2d(
     """``aten.max_pool2d_with_indices``, with places counted over the whole tensor."""
     _refuse_ceil_mode("max pooling", ceil_mode)
     kernel = per_axis(kernel, 2)
-    return operators.max_pool(
-        x, kernel, per_axis(stride, 2) or kernel, per_axis(padding, 2), per_axis(dilation, 2)
+    stride = per_axis(stride, 2) or kernel
+    pooled: tuple[Tensor, Tensor] = operators.max_pool(
+        x, kernel, stride, per_axis(padding, 2), per_axis(dilation, 2)
     )
+    return pooled
 
 
-def max_pool2d_backward(
+def max_pool2d_backward(  # noqa: PLR0917
     grad: Tensor,
     x: Tensor,
     kernel: Sequence[int],
@@ -55,7 +58,7 @@ def max_pool2d_backward(
     return summed.reshape(x.shape)
 
 
-def avg_pool2d_backward(
+def avg_pool2d_backward(  # noqa: PLR0917
     grad: Tensor,
     x: Tensor,
     kernel: Sequence[int],
@@ -77,16 +80,13 @@ def avg_pool2d_backward(
             for m, n, k, s, p in zip(out, size, kernel, stride, padding, strict=True)
         ]
         grad = grad * (count / (inside[0][:, None] * inside[1][None, :]))
-    if (
-        stride == kernel
-        and not any(padding)
-        and [o * k for o, k in zip(out, kernel, strict=True)] == [*size]
-    ):
-        return operators.repeat(grad * (1.0 / count), kernel)
+    spread: Tensor
+    tiled = [o * k for o, k in zip(out, kernel, strict=True)] == [*size]
+    if stride == kernel and not any(padding) and tiled:
+        spread = operators.repeat(grad * (1.0 / count), kernel)
+        return spread
     even = torch.full((1, 1, *kernel), 1.0 / count, dtype=grad.dtype)
-    extra = [
-        output_padding_of(size[a], out[a], kernel[a], stride[a], padding[a], 1) for a in range(2)
-    ]
+    extra = Geometry(kernel, stride, padding, [1, 1]).output_padding(size, out)
     planes = grad.reshape(-1, 1, *out)
     spread = operators.conv_transpose(planes, even, stride, padding, [1, 1], extra, 1)
     return spread.reshape(x.shape)
@@ -97,7 +97,8 @@ def adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
     (height, width), (rows, columns) = x.shape[-2:], grad.shape[-2:]
     if height % rows == 0 and width % columns == 0:
         times = [height // rows, width // columns]
-        return operators.repeat(grad * (1.0 / (times[0] * times[1])), times)
+        spread: Tensor = operators.repeat(grad * (1.0 / (times[0] * times[1])), times)
+        return spread
     # Windows of unequal sizes: two small constant matrices say who shares what.
     return _shares(height, rows).t() @ (grad @ _shares(width, columns))
 

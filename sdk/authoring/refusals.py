@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from kellet.sdk.errors import ExportRefused
 from kellet.sdk.plan.manifest import RESERVED_NAMES
@@ -20,7 +21,7 @@ def check_model(model: nn.Module) -> None:
         _check_module(name or "the model", module)
     tensors = [*model.named_parameters(), *model.named_buffers()]
     for name, tensor in tensors:
-        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+        if isinstance(tensor, UninitializedBuffer | UninitializedParameter):
             raise ExportRefused(
                 f"{name} has no shape yet",
                 why="a lazy layer takes its shape from its first batch",

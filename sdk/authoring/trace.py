@@ -64,7 +64,8 @@ class _WithLoss(nn.Module):
     def forward(self, batch: Tensor, labels: Tensor) -> Tensor:
         scores = self.model(batch)
         if self.loss is None:
-            return operators.mean_cross_entropy(scores, labels)[0]
+            loss: Tensor = operators.mean_cross_entropy(scores, labels)[0]
+            return loss
         return self.loss(scores, labels)
 
 
@@ -224,12 +225,9 @@ def _flatten(
         value = _tensor(program, spec.target).detach().clone()
         if not value.is_floating_point():
             _check_integer(spec.target, node, spec.target in mutated)
-        if spec.kind is InputKind.CONSTANT_TENSOR or not value.is_floating_point():
-            arguments.append(value)
-        elif spec.kind is InputKind.BUFFER and not spec.persistent:
-            arguments.append(value)
-        else:
-            arguments.append(spec.target)
+        fixed = spec.kind is InputKind.CONSTANT_TENSOR or spec.persistent is False
+        constant = fixed or not value.is_floating_point()
+        arguments.append(value if constant else spec.target)
     flat = _Flat(graph, arguments)
     values = tuple(_tensor(program, name).detach().clone() for name in flat.names)
     axes = ((*({0: _BATCH} for _ in inputs), *({} for _ in values)),)

@@ -21,6 +21,8 @@ from kellet.sdk.plan import Plan
 
 __all__ = ["BATCH_SIZES", "TOLERANCE", "check_against_torch"]
 
+_Rows = tuple[Tensor, Tensor]
+
 BATCH_SIZES = (1, 3, 8)
 TOLERANCE = 1e-5
 
@@ -40,13 +42,14 @@ def check_against_torch(
         nearby = point >= len(BATCH_SIZES)
         start = _nearby(plan) if nearby else plan.initial()
         rows = torch.arange(size) % len(batch)
-        worst = max(worst, _compare(plan, model, loss, start, batch[rows], labels[rows]))
+        worst = max(worst, _compare(plan, model, loss, start, (batch[rows], labels[rows])))
     return worst
 
 
 def _compare(
-    plan: Plan, model: nn.Module, loss: Loss | None, start: np.ndarray, x: Tensor, y: Tensor
+    plan: Plan, model: nn.Module, loss: Loss | None, start: np.ndarray, rows: _Rows
 ) -> float:
+    x, y = rows
     reference = copy.deepcopy(model)
     _load(reference, plan, start)
     scores = _torch_scores(reference, x)
@@ -126,7 +129,7 @@ def _nearby(plan: Plan) -> np.ndarray:
     numbers = np.random.default_rng(0)
     for value in plan.views(flat[: plan.n_train]).values():
         size = 0.05 * max(float(np.abs(value).max()), 0.2)
-        value += (size * numbers.standard_normal(value.shape)).astype(np.float32)
+        np.add(value, size * numbers.standard_normal(value.shape), out=value, casting="same_kind")
     return flat
 
 
