@@ -15,6 +15,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kellet.sdk import algorithms
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.errors import FleetError, ProtocolError, UsageError
@@ -51,11 +54,13 @@ __all__ = [
     "Announced",
     "DeviceEvent",
     "DeviceMachine",
+    "Leave",
     "StartTraining",
     "Trained",
     "TrainingStopped",
 ]
 
+NO_BASE = bytes(32)  # what a leave names instead of an announcement
 _REPEAT = 2.0
 _LONGEST_REPEAT = 30.0
 
@@ -93,7 +98,14 @@ class TrainingStopped:
     reason: str
 
 
-DeviceEvent = Connected | Disconnected | Refused | Received | Tick | Trained | TrainingStopped
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Event: take this device out of the fleet, its control out of C."""
+
+
+DeviceEvent = (
+    Connected | Disconnected | Refused | Received | Tick | Trained | TrainingStopped | Leave
+)
 Doing = Literal["nothing", "joining", "fetching", "training", "settling"]
 
 
@@ -122,6 +134,8 @@ class DeviceMachine:
         self._training: bytes | None = None
         self._upload: Upload | None = None
         self._joining = False
+        self._leaving = False
+        self.left = False
         self._repeat = _REPEAT
         self._at: float | None = None  # when to say hello or join again
         self.fatal: FleetError | None = None
@@ -189,6 +203,9 @@ class DeviceMachine:
                 return self._trained(event, now)
             case TrainingStopped():
                 return self._stopped(event, now)
+            case Leave():
+                self._leaving = True
+                return self._drop_round() + self._next(now)
 
     # -- conversation ---------------------------------------------------------
 
@@ -360,6 +377,8 @@ class DeviceMachine:
         if pending:
             self._upload = Upload(self._topics, self._device, self._who, pending, self._part_size())
             return list(self._upload.offer(now))
+        if self._leaving:
+            return self._leave(now)
         announced = self._announced
         if (
             not announced
@@ -374,6 +393,39 @@ class DeviceMachine:
         nonce, boot = self._who
         join = Join(nonce=nonce, boot=boot, round=announced.round.round, base=announced.base)
         return [*effects, self._say(join)]
+
+    def _leave(self, now: float) -> list[Effect | StartTraining]:
+        """The next update in the sequence: c_i goes back, and nothing else comes after it."""
+        if self.left:
+            return []
+        packed = self._store.packed_control()
+        c_i = None if packed is None else np.frombuffer(packed, "<i8")
+        header = UpdateHeader(
+            kind="leave",
+            device=self._device,
+            nonce=self._identity.nonce,
+            seq=self._store.seq + 1,
+            round=0,
+            epoch=self._store.epoch or 0,
+            base=NO_BASE,
+        )
+        nothing = None if c_i is None else np.zeros_like(c_i)
+        self._save(header, encode_body(header, c_i=c_i), nothing)
+        return self._next(now)
+
+    def _save(self, header: UpdateHeader, body: bytes, c_i_next: NDArray[np.int64] | None) -> None:
+        self._store.save_pending(
+            Pending(
+                uid=update_uid(header.nonce, header.seq, header.base),
+                seq=header.seq,
+                round=header.round,
+                epoch=header.epoch,
+                base=header.base,
+                sha256=hashlib.sha256(body).digest(),
+                body=body,
+                c_i_next=c_i_next,
+            )
+        )
 
     def _part_size(self) -> int:
         size = self._announced.round.part_size if self._announced else 65536
@@ -463,18 +515,7 @@ class DeviceMachine:
         c_i_next = None
         if outcome.delta_c is not None:
             c_i_next = self._store.control(len(outcome.delta_c)) + outcome.delta_c
-        self._store.save_pending(
-            Pending(
-                uid=update_uid(nonce, seq, event.base),
-                seq=seq,
-                round=round_.round,
-                epoch=round_.epoch,
-                base=event.base,
-                sha256=hashlib.sha256(body).digest(),
-                body=body,
-                c_i_next=c_i_next,
-            )
-        )
+        self._save(header, body, c_i_next)
         report = Report(
             "trained",
             {
@@ -488,12 +529,14 @@ class DeviceMachine:
 
     def _receipt(self, message: Receipt) -> list[Effect | StartTraining]:
         sent = self._upload.sent if self._upload else 0
+        leave = self._upload is not None and self._upload.pending.base == NO_BASE
         if not self._store.settle(message.uid, counted=message.counted, reason=message.reason):
             return []
         self._upload = None
+        self.left = self.left or (leave and message.counted)
         return [
             Report(
-                "settled",
+                "left" if self.left else "settled",
                 {
                     "round": message.round,
                     "counted": message.counted,

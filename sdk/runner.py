@@ -10,7 +10,7 @@ from pathlib import Path
 from numpy.typing import ArrayLike
 
 from kellet.sdk.blobs import BlobCache
-from kellet.sdk.device import DeviceEvent, DeviceMachine, StartTraining, TrainingStopped
+from kellet.sdk.device import DeviceEvent, DeviceMachine, Leave, StartTraining, TrainingStopped
 from kellet.sdk.errors import UsageError
 from kellet.sdk.health import peak_mb
 from kellet.sdk.lock import StateLock
@@ -95,8 +95,11 @@ class Device:
         self._stopping = True
         self._events.put(None)
 
-    def run(self, *, until_finished: bool = False) -> None:
-        """Take part until ``stop``, or until the aggregator says that it has finished."""
+    def run(self, *, until_finished: bool = False, leave: bool = False) -> None:
+        """Take part until ``stop``, or until the aggregator says that it has finished.
+
+        ``leave``: settle what is pending, take this device out of the fleet, and return.
+        """
         offline = wire.pack(State(online=False, boot=self._boot))
         state_topic = self._topics.state(self._device)
         link = MqttTransport(
@@ -111,7 +114,9 @@ class Device:
         try:
             with link:
                 link.wait_connected(self._connect_timeout, patient=True)
-                while not self._stopping:
+                if leave:
+                    self._events.put(Leave())
+                while not self._stopping and not self._machine.left:
                     self._turn(link, outbox)
                     if until_finished and self._finished and self._machine.doing == "nothing":
                         break

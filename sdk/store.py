@@ -22,7 +22,7 @@ from kellet import kernels
 from kellet.sdk.durable import Database
 from kellet.sdk.errors import StorageError
 
-__all__ = ["Identity", "Pending", "Store"]
+__all__ = ["Identity", "Pending", "Store", "unpack_control"]
 
 I64 = NDArray[np.int64]
 
@@ -146,18 +146,12 @@ class Store:
 
         ``StorageError`` where another plan's control is stored.
         """
-        (blob,) = self._row("c_i")
-        if blob is None:
-            return kernels.aligned(n_train, np.int64)
-        if len(blob) != 8 * n_train:
-            raise StorageError(
-                f"the stored control variate has {len(blob) // 8} entries, the plan {n_train}",
-                why="it belongs to another plan",
-                repair="start a new control epoch at the aggregator when the plan changes",
-            )
-        out = kernels.aligned(n_train, np.int64)
-        out[:] = np.frombuffer(blob, "<i8")
-        return out
+        return unpack_control(self.packed_control(), n_train)
+
+    def packed_control(self) -> bytes | None:
+        """c_i as it is stored; None for a newcomer's zeros."""
+        blob: bytes | None = self._row("c_i")[0]
+        return blob
 
     def audit(self) -> int | None:
         """sum r_j c_ij mod 2^64 with the epoch's signs; None before the first epoch."""
@@ -254,3 +248,18 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
+
+
+def unpack_control(blob: bytes | None, n_train: int) -> I64:
+    """A stored control as int64 [n_train]; ``StorageError`` where it is another plan's."""
+    if blob is None:
+        return kernels.aligned(n_train, np.int64)
+    if len(blob) != 8 * n_train:
+        raise StorageError(
+            f"the stored control variate has {len(blob) // 8} entries, the plan {n_train}",
+            why="it belongs to another plan",
+            repair="start a new control epoch at the aggregator when the plan changes",
+        )
+    out = kernels.aligned(n_train, np.int64)
+    out[:] = np.frombuffer(blob, "<i8")
+    return out

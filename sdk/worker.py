@@ -12,7 +12,7 @@ from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import Announced, StartTraining, Trained, TrainingStopped
 from kellet.sdk.errors import KelletError, PlanError
 from kellet.sdk.plan import GradientSession, Plan
-from kellet.sdk.store import Store
+from kellet.sdk.store import Store, unpack_control
 from kellet.sdk.trainer import Data, TrainingFailed, train
 
 __all__ = ["LoadData", "TrainingBroke", "TrainingWorker"]
@@ -63,9 +63,11 @@ class TrainingWorker:
             self._thread.join()
         announced = effect.announced
         self._wanted = announced.base
+        # Read here: the store is the driver's, and its thread's alone.
+        control = self._store.packed_control()
         self._thread = threading.Thread(
             target=self._run,
-            args=(announced, time.monotonic() + _SHARE * effect.seconds),
+            args=(announced, control, time.monotonic() + _SHARE * effect.seconds),
             name="training",
             daemon=True,
         )
@@ -81,10 +83,10 @@ class TrainingWorker:
             self._thread.join()
             self._thread = None
 
-    def _run(self, announced: Announced, until: float) -> None:
+    def _run(self, announced: Announced, control: bytes | None, until: float) -> None:
         base = announced.base
         try:
-            event = self._train(announced, until)
+            event = self._train(announced, control, until)
         except TrainingFailed as error:
             self._answer(TrainingStopped(base, str(error)))
         except KelletError as error:
@@ -92,7 +94,7 @@ class TrainingWorker:
         else:
             self._answer(event)
 
-    def _train(self, announced: Announced, until: float) -> Trained:
+    def _train(self, announced: Announced, control: bytes | None, until: float) -> Trained:
         round_ = announced.round
         plan, session, data = self._open(round_.plan.sha256)
         model = np.frombuffer(self._cache[round_.model.sha256], "<f4")
@@ -101,7 +103,7 @@ class TrainingWorker:
         c = c_i = None
         if round_.control is not None:
             c = np.frombuffer(self._cache[round_.control.sha256], "<f4")
-            c_i = self._store.control(plan.n_train)
+            c_i = unpack_control(control, plan.n_train)
 
         def note(step: int, planned: int) -> None:
             self.progress = (step, planned)

@@ -172,7 +172,7 @@ class AggregatorMachine:
             body = decode_body(
                 self._spool.read(row.uid, row.header["size"]), self.plan.n_update, self.plan.n_train
             )
-            self._add(opened if opened and row.round == opened.number else None, row, body)
+            self._add(opened, row, body, self._delta_c(opened, body))
         self._spool.clear(keep=frozenset(row.uid for row in rows))
 
     def _opened(self, message: Round, raw: bytes, chosen: frozenset[str] | None) -> OpenRound:
@@ -248,10 +248,13 @@ class AggregatorMachine:
                 )
         for effect in effects:
             if isinstance(effect, Publish) and not effect.bulk:
-                self._traffic["down"] += len(effect.payload)
+                to_all = effect.topic == self.topics.round
+                copies = len(self._roster.active()) if to_all else 1
+                self._traffic["down"] += copies * len(effect.payload)
         return effects
 
     def _connected(self, now: float) -> list[AggregatorEffect]:
+        self._last_public = None  # the broker may have forgotten what it retained
         if self._round is not None:
             self._round.published(now)
             return [Publish(self.topics.round, self._round.raw, retain=True)]
@@ -399,13 +402,14 @@ class AggregatorMachine:
             self._uploads.finished(offer.uid)
             return self._refuse(device, offer, reason, row)
         self._spool.keep(offer.uid, transfer.assembly)
-        row = self._row(device, offer, body, counted=True, reason="counted")
+        opened = self._round if body.header.kind == "update" else None
+        delta_c = self._delta_c(opened, body)
+        row = self._row(device, offer, body, counted=True, reason="counted", delta_c=delta_c)
         member = self._roster.counted(row)
         self._ledger.write_update(row, member)
         self._roster.remember(member)
         self._uploads.finished(offer.uid)
-        opened = self._round if row.kind == "update" else None
-        self._add(opened, row, body)
+        self._add(opened, row, body, delta_c)
         receipt = self._ledger.receipt(offer.uid)
         assert receipt is not None
         effects: list[AggregatorEffect] = [
@@ -428,29 +432,35 @@ class AggregatorMachine:
             body, self._round.terms
         )
 
-    def _delta_c(self, row_round: OpenRound | None, body: Body) -> NDArray[np.int64] | None:
-        """What counting ``body`` adds to C, on the grid."""
+    def _delta_c(self, opened: OpenRound | None, body: Body) -> NDArray[np.int64] | None:
+        """What counting ``body`` adds to C, int64 [n_train] on the grid."""
         if body.c_i is not None:
             return -body.c_i
         if body.delta_c is not None:
             return kernels.to_grid(body.delta_c)
         if body.header.delta_c == "derived":
-            assert row_round is not None
-            assert row_round.terms.control is not None
+            assert opened is not None
+            assert opened.terms.control is not None
             assert body.delta_y is not None
             return kernels.derived_delta_c(
-                row_round.terms.control, body.delta_y[: self.plan.n_train], body.header.rate_sum
+                opened.terms.control, body.delta_y[: self.plan.n_train], body.header.rate_sum
             )
         return None
 
     def _row(
-        self, device: str, offer: Offer, body: Body | None, *, counted: bool, reason: str
+        self,
+        device: str,
+        offer: Offer,
+        body: Body | None,
+        *,
+        counted: bool,
+        reason: str,
+        delta_c: NDArray[np.int64] | None = None,
     ) -> UpdateRow:
         header = msgspec.to_builtins(body.header) if body else {}
         for name in ("nonce", "base"):
             header.pop(name, None)
         header["size"] = offer.size
-        delta_c = self._delta_c(self._round, body) if body and counted else None
         samples = body.header.samples if body else 0
         return UpdateRow(
             uid=offer.uid,
@@ -466,12 +476,19 @@ class AggregatorMachine:
             header=header,
         )
 
-    def _add(self, opened: OpenRound | None, row: UpdateRow, body: Body) -> None:
-        """Add a counted update to the sums: C always, the round's if it is still open."""
-        delta_c = self._delta_c(opened, body)
+    def _add(
+        self,
+        opened: OpenRound | None,
+        row: UpdateRow,
+        body: Body,
+        delta_c: NDArray[np.int64] | None,
+    ) -> None:
+        """Add a counted update to the sums: C always, the round's unless it is a leave."""
         if delta_c is not None:
             self.control.add_grid(delta_c)
-        if opened is not None and row.kind == "update":
+        if row.kind == "update":
+            # Rows that no checkpoint covers are of the open round: closing one makes a checkpoint.
+            assert opened is not None
             opened.add(row, body)
 
     # -- rounds -----------------------------------------------------------------

@@ -66,8 +66,10 @@ class Roster:
             self.remember(member)
 
     def speaks_for(self, device: str, nonce: bytes, boot: bytes) -> bool:
-        """Whether this process is the one that said hello last."""
-        return self._session.get(device) == (nonce, boot)
+        """Whether this process said hello last, and is enrolled."""
+        member = self._active.get(device)
+        enrolled = member is not None and member.nonce == nonce
+        return enrolled and self._session.get(device) == (nonce, boot)
 
     def is_fenced(self, device: str, boot: bytes) -> bool:
         return boot in self._fenced.get(device, ())
@@ -80,11 +82,11 @@ class Roster:
             )
         key = (device, message.nonce)
         known = self._members.get(key)
-        fault = self._check(known, message, epoch) if known else ""
+        fault = self._check(known, message, epoch) if known else _stranger(message, epoch)
         if fault:
-            # Its c_i is not what the ledger says: the membership stays in C as a ghost.
-            assert known is not None
-            self._retire(known)
+            if known is not None:
+                # Its c_i is not what the ledger says: the membership stays in C as a ghost.
+                self._retire(known)
             return Greeting(self._reject("restored", fault, message), "restored", fault)
         old = self._session.get(device)
         if old and old[1] != message.boot:
@@ -166,3 +168,13 @@ class Roster:
 
     def _reject(self, code: str, reason: str, message: Hello) -> Reject:
         return Reject(code=code, reason=reason, boot=message.boot)  # type: ignore[arg-type]
+
+
+def _stranger(message: Hello, epoch: int) -> str:
+    """Why an installation that the ledger does not know cannot enrol; empty where it can.
+
+    A newcomer's control is zero. One that is not is counted in some other ledger.
+    """
+    if message.epoch == epoch and message.audit:
+        return "its control variate is not known to this ledger"
+    return ""

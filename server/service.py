@@ -36,7 +36,9 @@ class Aggregator:
     round that was open goes on with the same bits. ``test``: (x, y) on which each new
     model is evaluated. ``model.onnx`` in the state directory is the newest model, a
     standalone ONNX file for inference. ``on_report`` is told what happens. Raises
-    ``StorageError``, ``FleetError``; ``run`` also ``LinkError``.
+    ``StorageError``, ``FleetError``; ``run`` also ``LinkError``. ``new_epoch`` begins a control
+    epoch: all controls start again at zero (after a restored backup, or when members
+    that were counted will never return).
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Aggregator:
         key_file: Path | str | None = None,
         connect_timeout: float = 30.0,
         linger: float = 2.0,
+        new_epoch: bool = False,
         on_report: Callable[[Report], None] = lambda _report: None,
     ) -> None:
         self._plan = plan
@@ -75,6 +78,8 @@ class Aggregator:
             spool=Spool(self._folder / "spool"),
             clock=time.time,
         )
+        if new_epoch:
+            self._machine.new_epoch(time.monotonic())  # announced when the link is up
         self._events = EventQueue()
         self._link_options: dict[str, Any] = {
             "keepalive": keepalive,

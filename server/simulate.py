@@ -196,6 +196,7 @@ class Simulation:
         self.ledger = Ledger()
         self._blobs = Blobs()
         self._alarms: list[tuple[float, int, str]] = []
+        self._aborts: list[str] = []
         config = FleetConfig(
             fleet="simulation",
             algorithm=algorithm,
@@ -290,18 +291,26 @@ class Simulation:
                     )
                 case RoundClosed():
                     self._closed(effect)
+                case Report(kind="abort"):
+                    self._aborts.append(f"{effect.data['device']}: {effect.data['reason']}")
                 case Evaluate():
                     self._evaluate(effect)
         self.alarm(self.server.wake, "")
 
     def _closed(self, effect: RoundClosed) -> None:
         record = RoundRecord(round=effect.round, **effect.summary)
+        if record.state != "closed":
+            raise FleetError(
+                f"round {effect.round} was abandoned: none of its clients had an update to send",
+                why="; ".join(self._aborts[-3:]),
+                repair="lower local_lr, or look at the data",
+            )
         self._records[effect.round] = record
         self._hold_invariant()
         if self._keep:
             self._models.append(self.server.model.copy())
             self._controls.append(self.server.control.mean(self.server.members).astype(np.float32))
-        if self._on_round and (self._evaluator is None or record.state != "closed"):
+        if self._on_round and self._evaluator is None:
             self._on_round(record)
 
     def _evaluate(self, effect: Evaluate) -> None:

@@ -98,9 +98,11 @@ def decode_body(raw: bytes | memoryview, n_update: int, n_train: int) -> Body:
     if any(raw[end:start]):
         raise ProtocolError("an update with bytes between header and vectors")
     explicit = header.kind == "update" and header.delta_c == "f32"
-    expected = (
-        8 * n_train if header.kind == "leave" else 4 * (n_update + (n_train if explicit else 0))
-    )
+    expected = 4 * (n_update + (n_train if explicit else 0))
+    if header.kind == "leave":
+        expected = 8 * n_train
+        if len(raw) == start:
+            return Body(header, None, None, None)
     if len(raw) - start != expected:
         raise ProtocolError(
             f"an update with {len(raw) - start} bytes of vectors",
