@@ -26,6 +26,7 @@ from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.body import UpdateHeader, encode_body
 from kellet.sdk.protocol.effects import Effect, Publish, Report, Tick
 from kellet.sdk.protocol.messages import (
+    NO_BASE,
     Abort,
     Ack,
     Busy,
@@ -60,7 +61,6 @@ __all__ = [
     "TrainingStopped",
 ]
 
-NO_BASE = bytes(32)  # what a leave names instead of an announcement
 _REPEAT = 2.0
 _LONGEST_REPEAT = 30.0
 

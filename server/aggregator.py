@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +19,6 @@ from kellet import kernels
 from kellet.sdk.errors import FleetError, ProtocolError
 from kellet.sdk.plan import Plan
 from kellet.sdk.protocol import wire
-from kellet.sdk.protocol.body import Body, body_limit, decode_body
 from kellet.sdk.protocol.effects import Effect, Publish, Report, Tick
 from kellet.sdk.protocol.messages import (
     Abort,
@@ -33,7 +31,6 @@ from kellet.sdk.protocol.messages import (
     Idle,
     Join,
     Offer,
-    Receipt,
     Reject,
     Round,
     State,
@@ -44,18 +41,17 @@ from kellet.sdk.transport.base import Connected, Disconnected, Received, Refused
 from kellet.server import algorithms
 from kellet.server.blobs import Blobs
 from kellet.server.config import FleetConfig
+from kellet.server.counting import Counting
 from kellet.server.downloads import Downloads
-from kellet.server.ledger import Ledger, UpdateRow
+from kellet.server.ledger import Ledger
 from kellet.server.opened import OpenRound
 from kellet.server.roster import Roster
 from kellet.server.sums import ExactSum
-from kellet.server.uploads import Spool, Transfer, Uploads
-from kellet.server.verify import header_fault, vector_fault
+from kellet.server.uploads import Spool
 
 __all__ = ["AggregatorEvent", "AggregatorMachine", "Evaluate", "Evaluated", "RoundClosed"]
 
 F32 = NDArray[np.float32]
-NO_BASE = bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,77 +107,71 @@ class AggregatorMachine:
         self.topics = Topics(config.fleet)
         self._ledger = ledger
         self._blobs = blobs
-        self._spool = spool
         self._roster = Roster(ledger, clock)
-        self._uploads = Uploads(self.topics, config.worker, spool, config.admission)
         self._downloads = Downloads(self.topics, blobs.get)
         self._plan_blob = Blob(blobs.put(plan.raw), len(plan.raw))
         self._traffic = {"up": 0, "down": 0}
         self._round: OpenRound | None = None
         self._last_public: bytes | None = None
-        self._refused = 0
         self.finished = False
-        self._load(initial)
+        self._found(initial)
+        self._load(spool)
 
     # -- state ----------------------------------------------------------------
 
-    def _load(self, initial: F32 | None) -> None:
-        """Found the fleet, or take it up where the ledger left it."""
-        state = self._ledger.fleet()
-        if state is None:
+    def _found(self, initial: F32 | None) -> None:
+        """The first entry of a fresh ledger."""
+        if self._ledger.fleet() is None:
             model = self.plan.initial() if initial is None else initial
             digest = self._blobs.put(_vector_bytes(model))
             self._ledger.found(self.plan.id, digest, ExactSum(self.plan.n_train).dump())
-            state = self._ledger.fleet()
-            assert state is not None
-        plan, self._epoch, self._number, self._closed, digest, control = state
+
+    def _load(self, spool: Spool) -> None:
+        """Take the fleet up where the ledger left it."""
+        state = self._ledger.fleet()
+        assert state is not None
+        plan, epoch, self._number, self._closed, self._digest, control = state
         if plan != self.plan.id:
             raise FleetError(
                 f"this state belongs to plan {plan.hex()[:12]}, not to {self.plan.hex_id[:12]}",
                 why="controls and sums of one plan mean nothing to another",
                 repair="use the same plan, or another --state directory",
             )
-        raw = self._blobs.get(digest)
-        if raw is None:
-            raise FleetError(
-                f"the model {digest.hex()[:12]} is not in the state directory",
-                repair="restore the state directory from a backup",
-            )
         self.model: F32 = kernels.aligned(self.plan.n_params, np.float32)
-        self.model[:] = np.frombuffer(raw, "<f4")
-        self._digest = digest
-        self.control = ExactSum.load(control)
+        self.model[:] = np.frombuffer(self._blob(self._digest), "<f4")
+        self._counting = Counting(
+            self.plan,
+            self.topics,
+            ledger=self._ledger,
+            roster=self._roster,
+            spool=spool,
+            worker=self.config.worker,
+            admission=self.config.admission,
+            control=ExactSum.load(control),
+            epoch=epoch,
+        )
         row = self._ledger.current_round()
         if row is not None:
-            self._reopen(row.announcement)
-        else:
-            self._replay(None)
+            # The same announcement, the same sums: the round ends as if nothing had been.
+            message: Round = wire.unpack(row.announcement, Round)
+            chosen = self.config.selection.choose(message.round, self._roster.active())
+            self._round = self._opened(message, row.announcement, chosen)
+        self._counting.replay(self._round)
 
-    def _reopen(self, raw: bytes) -> None:
-        """Go on with the round that was open: same announcement, same sums."""
-        message = wire.unpack(raw, Round)
-        chosen = self.config.selection.choose(message.round, self._roster.active())
-        self._round = self._opened(message, raw, chosen)
-        self._replay(self._round)
-        self._last_public = raw
-
-    def _replay(self, opened: OpenRound | None) -> None:
-        """Add again what was counted since the last checkpoint."""
-        rows = self._ledger.spooled()
-        for row in rows:
-            body = decode_body(
-                self._spool.read(row.uid, row.header["size"]), self.plan.n_update, self.plan.n_train
+    def _blob(self, sha256: bytes) -> bytes:
+        data = self._blobs.get(sha256)
+        if data is None:
+            raise FleetError(
+                f"{sha256.hex()[:12]} is not in the state directory",
+                repair="restore the state directory from a backup",
             )
-            self._add(opened, row, body, self._delta_c(opened, body))
-        self._spool.clear(keep=frozenset(row.uid for row in rows))
+        return data
 
     def _opened(self, message: Round, raw: bytes, chosen: frozenset[str] | None) -> OpenRound:
         control = None
         if message.control is not None:
-            held = self._blobs.get(message.control.sha256)
-            assert held is not None  # written before the announcement
             control = kernels.aligned(self.plan.n_train, np.float32)
-            control[:] = np.frombuffer(held, "<f4")
+            control[:] = np.frombuffer(self._blob(message.control.sha256), "<f4")
         return OpenRound(
             message, raw, plan=self.plan, control=control, config=self.config, chosen=chosen
         )
@@ -203,7 +193,13 @@ class AggregatorMachine:
 
     @property
     def epoch(self) -> int:
-        return self._epoch
+        """The control epoch."""
+        return self._counting.epoch
+
+    @property
+    def control(self) -> ExactSum:
+        """C, the exact sum of all members' controls."""
+        return self._counting.control
 
     @property
     def traffic(self) -> tuple[int, int]:
@@ -213,12 +209,12 @@ class AggregatorMachine:
     @property
     def refused(self) -> int:
         """Updates answered without being counted."""
-        return self._refused
+        return self._counting.refused
 
     @property
     def wake(self) -> float | None:
         """When the machine wants a ``Tick``."""
-        times = [self._downloads.wake, self._uploads.wake]
+        times = [self._downloads.wake, self._counting.wake]
         if self._round:
             times.append(self._round.closes)
         return min((t for t in times if t is not None), default=None)
@@ -262,7 +258,7 @@ class AggregatorMachine:
 
     def _tick(self, room: int, now: float) -> list[AggregatorEffect]:
         effects: list[AggregatorEffect] = []
-        self._uploads.tick(now)
+        self._counting.tick(now)
         effects += self._downloads.tick(self.config.part_size, room, now)
         if self._round and now >= self._round.closes:
             effects += self._close(now)
@@ -280,8 +276,8 @@ class AggregatorMachine:
                     message: FromDevice = wire.unpack(event.payload, FromDevice)
                     return self._request(address.device, message, now)
                 case "up":
-                    transfer, effects = self._uploads.part(address.device, event.payload, now)
-                    return list(effects) + (self._complete(transfer, now) if transfer else [])
+                    effects = self._counting.part(address.device, event.payload, self._round, now)
+                    return self._counted(effects, now)
                 case "state" if event.payload:
                     return self._hint(address.device, wire.unpack(event.payload, State))
         except wire.VersionMismatch as error:
@@ -311,7 +307,7 @@ class AggregatorMachine:
             case Join():
                 return self._join(device, message, now)
             case Offer():
-                return self._offer(device, message, now)
+                return self._counted(self._counting.offer(device, message, self._round, now), now)
             case Get():
                 self._downloads.get(
                     device, message.sha256, message.missing, self.config.part_size, now
@@ -323,7 +319,7 @@ class AggregatorMachine:
         return []
 
     def _hello(self, device: str, message: Hello, now: float) -> list[AggregatorEffect]:
-        greeting = self._roster.hello(device, message, self._epoch)
+        greeting = self._roster.hello(device, message, self.epoch)
         effects: list[AggregatorEffect] = [self._say(device, greeting.answer)]
         effects.append(Report(greeting.news, {"device": device, "why": greeting.detail}))
         if self._round is None:
@@ -344,152 +340,11 @@ class AggregatorMachine:
             self._say(device, Busy(after=after, round=opened.number, reason="the cohort is full"))
         ]
 
-    # -- updates ----------------------------------------------------------------
-
-    def _offer(self, device: str, offer: Offer, now: float) -> list[AggregatorEffect]:
-        known = self._ledger.receipt(offer.uid)
-        if known is not None:
-            return [self._say(device, known)]
-        reason = self._offer_fault(device, offer)
-        if reason:
-            return self._refuse(device, offer, reason)
-        transfer, effects = self._uploads.offer(device, offer, now)
-        return list(effects) + (self._complete(transfer, now) if transfer else [])
-
-    def _offer_fault(self, device: str, offer: Offer) -> str:
-        member = self._roster.member(device)
-        assert member is not None  # it speaks for the device
-        if offer.seq <= member.last_seq:
-            return "sequence"
-        if offer.size > body_limit(self.plan.n_update, self.plan.n_train):
-            return "size"
-        if offer.base == NO_BASE:
-            return ""  # a leave
+    def _counted(self, effects: list[Effect], now: float) -> list[AggregatorEffect]:
+        """Close the round early if what was just counted was the last that it needs."""
         opened = self._round
-        if not opened or offer.base != opened.base:
-            return "late" if offer.round <= self._number else "foreign"
-        if device in opened.cohort.counted:
-            return "duplicate"
-        return ""
-
-    def _refuse(
-        self, device: str, offer: Offer, reason: str, row: UpdateRow | None = None
-    ) -> list[AggregatorEffect]:
-        """Not counted; what came with its bytes is also written down."""
-        self._refused += 1
-        if row is not None:
-            self._ledger.write_update(row)
-        receipt = Receipt(
-            uid=offer.uid, seq=offer.seq, round=offer.round, counted=False, reason=reason
-        )
-        news = Report("refused_update", {"device": device, "round": offer.round, "reason": reason})
-        return [self._say(device, receipt), news]
-
-    def _complete(self, transfer: Transfer, now: float) -> list[AggregatorEffect]:
-        """All parts are here and the digest is right: count it, or say why not."""
-        device, offer = transfer.device, transfer.offer
-        reason = self._offer_fault(device, offer)  # the round may have closed meanwhile
-        body: Body | None = None
-        if not reason:
-            try:
-                body = decode_body(transfer.assembly.data(), self.plan.n_update, self.plan.n_train)
-            except ProtocolError:
-                reason = "header"
-        if body is not None:
-            reason = self._body_fault(body, device, offer)
-        if reason or body is None:
-            row = self._row(device, offer, body, counted=False, reason=reason)
-            self._uploads.finished(offer.uid)
-            return self._refuse(device, offer, reason, row)
-        self._spool.keep(offer.uid, transfer.assembly)
-        opened = self._round if body.header.kind == "update" else None
-        delta_c = self._delta_c(opened, body)
-        row = self._row(device, offer, body, counted=True, reason="counted", delta_c=delta_c)
-        member = self._roster.counted(row)
-        self._ledger.write_update(row, member)
-        self._roster.remember(member)
-        self._uploads.finished(offer.uid)
-        self._add(opened, row, body, delta_c)
-        receipt = self._ledger.receipt(offer.uid)
-        assert receipt is not None
-        effects: list[AggregatorEffect] = [
-            self._say(device, receipt),
-            Report("counted", {"device": device, "round": row.round, "kind": row.kind}),
-        ]
-        if opened and len(opened.cohort.counted) >= opened.cohort.target:
-            effects += self._close(now)
-        return effects
-
-    def _body_fault(self, body: Body, device: str, offer: Offer) -> str:
-        header = body.header
-        if (header.kind == "leave") != (offer.base == NO_BASE):
-            return "header"
-        if header.kind == "leave":
-            same = (header.device, header.nonce, header.seq) == (device, offer.nonce, offer.seq)
-            return "" if same and header.epoch == self._epoch else "identity"
-        assert self._round is not None
-        return header_fault(header, self._round.terms, device, offer) or vector_fault(
-            body, self._round.terms
-        )
-
-    def _delta_c(self, opened: OpenRound | None, body: Body) -> NDArray[np.int64] | None:
-        """What counting ``body`` adds to C, int64 [n_train] on the grid."""
-        if body.c_i is not None:
-            return -body.c_i
-        if body.delta_c is not None:
-            return kernels.to_grid(body.delta_c)
-        if body.header.delta_c == "derived":
-            assert opened is not None
-            assert opened.terms.control is not None
-            assert body.delta_y is not None
-            return kernels.derived_delta_c(
-                opened.terms.control, body.delta_y[: self.plan.n_train], body.header.rate_sum
-            )
-        return None
-
-    def _row(
-        self,
-        device: str,
-        offer: Offer,
-        body: Body | None,
-        *,
-        counted: bool,
-        reason: str,
-        delta_c: NDArray[np.int64] | None = None,
-    ) -> UpdateRow:
-        header = msgspec.to_builtins(body.header) if body else {}
-        for name in ("nonce", "base"):
-            header.pop(name, None)
-        header["size"] = offer.size
-        samples = body.header.samples if body else 0
-        return UpdateRow(
-            uid=offer.uid,
-            device=device,
-            nonce=offer.nonce,
-            kind=body.header.kind if body else "update",
-            seq=offer.seq,
-            round=offer.round,
-            counted=counted,
-            reason=reason,
-            weight=algorithms.weight_of(self.config.algorithm, samples),
-            audit=0 if delta_c is None else kernels.signed_digest(delta_c, self._epoch),
-            header=header,
-        )
-
-    def _add(
-        self,
-        opened: OpenRound | None,
-        row: UpdateRow,
-        body: Body,
-        delta_c: NDArray[np.int64] | None,
-    ) -> None:
-        """Add a counted update to the sums: C always, the round's unless it is a leave."""
-        if delta_c is not None:
-            self.control.add_grid(delta_c)
-        if row.kind == "update":
-            # Rows that no checkpoint covers are of the open round: closing one makes a checkpoint.
-            assert opened is not None
-            opened.add(row, body)
+        full = opened is not None and len(opened.cohort.counted) >= opened.cohort.target
+        return [*effects, *(self._close(now) if full else [])]
 
     # -- rounds -----------------------------------------------------------------
 
@@ -527,7 +382,7 @@ class AggregatorMachine:
         target = config.target if chosen is None else len(chosen)
         return Round(
             round=number,
-            epoch=self._epoch,
+            epoch=self.epoch,
             plan=self._plan_blob,
             model=Blob(self._digest, 4 * plan.n_params),
             control=control,
@@ -564,7 +419,7 @@ class AggregatorMachine:
                 self.model,
                 opened.total,
                 opened.weight,
-                self.config.algorithm.server_lr,
+                opened.terms.algorithm.server_lr,
                 self.plan.n_train,
             )
             self._digest = self._blobs.put(_vector_bytes(self.model))
@@ -585,8 +440,7 @@ class AggregatorMachine:
             summary=summary,
         )
         self._round = None
-        self._uploads.drop_all()
-        self._spool.clear()
+        self._counting.checkpointed()
         effects: list[AggregatorEffect] = [RoundClosed(opened.number, summary)]
         if closed:
             effects.append(Evaluate(opened.number, self.model))
@@ -597,14 +451,12 @@ class AggregatorMachine:
 
         A round that is open is abandoned: its controls are of the old epoch.
         """
-        self._epoch += 1
-        self.control = ExactSum(self.plan.n_train)
-        self._ledger.new_epoch(self._epoch, self.control.dump())
+        epoch = self.epoch + 1
+        self._ledger.new_epoch(epoch, ExactSum(self.plan.n_train).dump())
         self._roster.reload()
-        self._uploads.drop_all()
-        self._spool.clear()
+        self._counting.new_epoch(epoch)
         self._round = None
-        return [Report("epoch", {"epoch": self._epoch}), *self._advance(now)]
+        return [Report("epoch", {"epoch": epoch}), *self._advance(now)]
 
     def _say(self, device: str, message: FromServer) -> Publish:
         return Publish(self.topics.ctl(device), wire.pack(message))

@@ -164,6 +164,10 @@ class Ledger:
         )
         return _round_row(rows[0]) if rows else None
 
+    def announced(self, round_: int) -> bool:
+        """Whether there was such a round."""
+        return bool(self._db.all("select 1 from rounds where round = ?", round_))
+
     def close_round(
         self, round_: int, *, closed: bool, model: bytes, control: bytes, summary: dict[str, Any]
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kellet.sdk.errors import ProtocolError, StorageError
+from kellet.sdk.errors import StorageError
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.assembly import Assembly
 from kellet.sdk.protocol.effects import Effect, Publish
@@ -81,6 +81,11 @@ class Transfer:
     since_ack: int = 0
     wrong: int = 0
 
+    @property
+    def damaged(self) -> bool:
+        """All parts came several times, and the digest is still not the one offered."""
+        return self.wrong >= WRONG_DIGESTS
+
 
 class Uploads:
     """All transfers of this worker. At most ``admission`` bytes are granted at once."""
@@ -141,7 +146,7 @@ class Uploads:
         return None, [self._say(device, grant)]
 
     def part(self, device: str, raw: bytes, now: float) -> tuple[Transfer | None, list[Effect]]:
-        """A part arrived; the transfer where it is complete and its digest is right.
+        """A part arrived; the transfer where it is complete (or damaged for good).
 
         Raises ``ProtocolError`` for bytes that are no part, or none of ours.
         """
@@ -156,8 +161,8 @@ class Uploads:
             return transfer, []
         if transfer.assembly.missing_count == transfer.assembly.count:
             transfer.wrong += 1
-            if transfer.wrong >= WRONG_DIGESTS:
-                raise ProtocolError("an update whose digest stays wrong")
+            if transfer.damaged:
+                return transfer, []
         transfer.since_ack += fresh
         if transfer.since_ack * 2 >= WINDOW or not fresh:
             transfer.since_ack = 0

@@ -11,6 +11,7 @@ from msgspec import Meta
 from kellet.sdk.protocol.limits import MAX_BLOB, MAX_PART, MIN_PART, VERSION
 
 __all__ = [
+    "NO_BASE",
     "Abort",
     "Ack",
     "Blob",
@@ -34,6 +35,8 @@ __all__ = [
     "announcement_hash",
     "update_uid",
 ]
+
+NO_BASE = bytes(32)  # what a leave names instead of an announcement
 
 Bytes8 = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Bytes16 = Annotated[bytes, Meta(min_length=16, max_length=16)]

@@ -1,0 +1,245 @@
+"""Counting updates: offered, granted, received, verified, written, added. Each once.
+
+The ledger's transaction is the moment of counting. Before it nothing has happened;
+after it the update is part of C for good, and of its round's model if the round
+closes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kellet import kernels
+from kellet.sdk.errors import ProtocolError
+from kellet.sdk.plan import Plan
+from kellet.sdk.protocol import wire
+from kellet.sdk.protocol.body import Body, body_limit, decode_body
+from kellet.sdk.protocol.effects import Effect, Publish, Report
+from kellet.sdk.protocol.messages import NO_BASE, Offer, Receipt
+from kellet.sdk.protocol.topics import Topics
+from kellet.server import algorithms
+from kellet.server.ledger import Ledger, UpdateRow
+from kellet.server.opened import OpenRound
+from kellet.server.roster import Roster
+from kellet.server.sums import ExactSum
+from kellet.server.uploads import Spool, Transfer, Uploads
+from kellet.server.verify import header_fault, vector_fault
+
+__all__ = ["Counting"]
+
+I64 = NDArray[np.int64]
+
+
+class Counting:
+    """The way of an update from its offer to its receipt, and C, the sum of the controls.
+
+    ``opened`` in the methods is the round that is open, or None; an update is counted
+    for no other.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        topics: Topics,
+        *,
+        ledger: Ledger,
+        roster: Roster,
+        spool: Spool,
+        worker: str,
+        admission: int,
+        control: ExactSum,
+        epoch: int,
+    ) -> None:
+        self._plan = plan
+        self._topics = topics
+        self._ledger = ledger
+        self._roster = roster
+        self._spool = spool
+        self._uploads = Uploads(topics, worker, spool, admission)
+        self.control = control
+        self.epoch = epoch
+        self.refused = 0
+
+    @property
+    def wake(self) -> float | None:
+        return self._uploads.wake
+
+    def tick(self, now: float) -> None:
+        self._uploads.tick(now)
+
+    def replay(self, opened: OpenRound | None) -> None:
+        """After a restart: add again what was counted since the last checkpoint."""
+        rows = self._ledger.spooled()
+        for row in rows:
+            raw = self._spool.read(row.uid, row.header["size"])
+            body = decode_body(raw, self._plan.n_update, self._plan.n_train)
+            self._add(opened, row, body, self._delta_c(opened, body))
+        if opened is None:
+            # With a round open, what had arrived of other updates is still of use.
+            self._spool.clear(keep=frozenset(row.uid for row in rows))
+
+    def checkpointed(self) -> None:
+        """A checkpoint covers all that was counted: transfers and bodies are done with."""
+        self._uploads.drop_all()
+        self._spool.clear()
+
+    def new_epoch(self, epoch: int) -> None:
+        """C = 0."""
+        self.epoch = epoch
+        self.control = ExactSum(self._plan.n_train)
+        self.checkpointed()
+
+    def offer(
+        self, device: str, offer: Offer, opened: OpenRound | None, now: float
+    ) -> list[Effect]:
+        """An update is ready: its receipt if it has one, a grant, or patience."""
+        known = self._ledger.receipt(offer.uid)
+        if known is not None:
+            return [self._say(device, known)]
+        reason = self._offer_fault(device, offer, opened)
+        if reason:
+            return self._refuse(device, offer, reason)
+        transfer, effects = self._uploads.offer(device, offer, now)
+        return effects + (self._complete(transfer, opened) if transfer else [])
+
+    def part(self, device: str, raw: bytes, opened: OpenRound | None, now: float) -> list[Effect]:
+        """A part arrived. ``ProtocolError`` for bytes that are no part, or none of ours."""
+        transfer, effects = self._uploads.part(device, raw, now)
+        return effects + (self._complete(transfer, opened) if transfer else [])
+
+    # -- one update ---------------------------------------------------------------
+
+    def _offer_fault(self, device: str, offer: Offer, opened: OpenRound | None) -> str:
+        """The reason of a refusal that needs no bytes, or empty."""
+        member = self._roster.member(device)
+        if member is None or member.nonce != offer.nonce:
+            return "identity"
+        if offer.seq <= member.last_seq:
+            return "sequence"
+        if offer.size > body_limit(self._plan.n_update, self._plan.n_train):
+            return "size"
+        if offer.base == NO_BASE:
+            return ""  # a leave
+        if opened is None or offer.base != opened.base:
+            return "late" if self._ledger.announced(offer.round) else "foreign"
+        if device in opened.cohort.counted:
+            return "duplicate"
+        return ""
+
+    def _complete(self, transfer: Transfer, opened: OpenRound | None) -> list[Effect]:
+        """All parts are here: count the update, or say why not."""
+        device, offer = transfer.device, transfer.offer
+        body: Body | None = None
+        reason = "digest" if transfer.damaged else self._offer_fault(device, offer, opened)
+        if not reason:
+            try:
+                body = decode_body(
+                    transfer.assembly.data(), self._plan.n_update, self._plan.n_train
+                )
+            except ProtocolError:
+                reason = "header"
+        if body is not None:
+            reason = self._body_fault(body, device, offer, opened)
+        if reason or body is None:
+            self._uploads.finished(offer.uid)
+            return self._refuse(device, offer, reason, self._row(device, offer, body, reason))
+        opened = opened if body.header.kind == "update" else None
+        delta_c = self._delta_c(opened, body)
+        row = self._row(device, offer, body, "counted", opened, delta_c)
+        member = self._roster.counted(row)
+        self._spool.keep(offer.uid, transfer.assembly)
+        self._ledger.write_update(row, member)
+        self._roster.remember(member)
+        self._uploads.finished(offer.uid)
+        self._add(opened, row, body, delta_c)
+        receipt = Receipt(uid=row.uid, seq=row.seq, round=row.round, counted=True, reason="counted")
+        news = Report("counted", {"device": device, "round": row.round, "kind": row.kind})
+        return [self._say(device, receipt), news]
+
+    def _body_fault(self, body: Body, device: str, offer: Offer, opened: OpenRound | None) -> str:
+        """The reason of a refusal that the bytes give, or empty."""
+        header = body.header
+        if (header.kind == "leave") != (offer.base == NO_BASE):
+            return "header"
+        if header.kind == "leave":
+            if (header.device, header.nonce, header.seq) != (device, offer.nonce, offer.seq):
+                return "identity"
+            return "" if header.epoch == self.epoch else "epoch"
+        assert opened is not None  # _offer_fault has seen to it
+        return header_fault(header, opened.terms, device, offer) or vector_fault(body, opened.terms)
+
+    def _refuse(
+        self, device: str, offer: Offer, reason: str, row: UpdateRow | None = None
+    ) -> list[Effect]:
+        """Not counted; what came with its bytes is also written down."""
+        self.refused += 1
+        if row is not None:
+            self._ledger.write_update(row)
+        receipt = Receipt(
+            uid=offer.uid, seq=offer.seq, round=offer.round, counted=False, reason=reason
+        )
+        news = Report("refused_update", {"device": device, "round": offer.round, "reason": reason})
+        return [self._say(device, receipt), news]
+
+    def _delta_c(self, opened: OpenRound | None, body: Body) -> I64 | None:
+        """What counting ``body`` adds to C, int64 [n_train] on the grid."""
+        if body.c_i is not None:
+            return -body.c_i
+        if body.delta_c is not None:
+            return kernels.to_grid(body.delta_c)
+        if body.header.delta_c == "derived":
+            assert opened is not None
+            assert opened.terms.control is not None
+            assert body.delta_y is not None
+            # From c_a, the control of the announcement that the update names. C has moved
+            # on since; derived from it, c_i would part from C unseen.
+            return kernels.derived_delta_c(
+                opened.terms.control, body.delta_y[: self._plan.n_train], body.header.rate_sum
+            )
+        return None
+
+    def _row(  # noqa: PLR0917
+        self,
+        device: str,
+        offer: Offer,
+        body: Body | None,
+        reason: str,
+        opened: OpenRound | None = None,
+        delta_c: I64 | None = None,
+    ) -> UpdateRow:
+        header = msgspec.to_builtins(body.header) if body else {}
+        for name in ("nonce", "base"):
+            header.pop(name, None)
+        header["size"] = offer.size
+        weight = 0
+        if opened is not None and body is not None:
+            weight = algorithms.weight_of(opened.terms.algorithm, body.header.samples)
+        return UpdateRow(
+            uid=offer.uid,
+            device=device,
+            nonce=offer.nonce,
+            kind=body.header.kind if body else "update",
+            seq=offer.seq,
+            round=offer.round,
+            counted=reason == "counted",
+            reason=reason,
+            weight=weight,
+            audit=0 if delta_c is None else kernels.signed_digest(delta_c, self.epoch),
+            header=header,
+        )
+
+    def _add(
+        self, opened: OpenRound | None, row: UpdateRow, body: Body, delta_c: I64 | None
+    ) -> None:
+        """Add a counted update to the sums: C always, the round's unless it is a leave."""
+        if delta_c is not None:
+            self.control.add_grid(delta_c)
+        if row.kind == "update":
+            # What no checkpoint covers is of the open round: closing one makes a checkpoint.
+            assert opened is not None
+            opened.add(row, body)
+
+    def _say(self, device: str, receipt: Receipt) -> Publish:
+        return Publish(self._topics.ctl(device), wire.pack(receipt))
