@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,19 +24,19 @@ REFERENCE, NUMBA, COMPILED = NumPyBackend(), NumbaBackend(), CompiledBackend()
 
 
 def assert_agree(kernel: str, n: int, seed: int, *backends: object) -> None:
-    arrays, scalars = arguments(kernel, n, np.random.default_rng(seed))
-    result, after = run(REFERENCE, kernel, arrays, scalars)
-    for backend in backends:
-        its_result, its_after = run(backend, kernel, arrays, scalars)
-        assert same_bits(result, its_result), (kernel, n, seed)
-        for wanted, got in zip(after, its_after, strict=True):
-            assert same_bits(wanted, got), (kernel, n, seed)
+    for finite in (True, False):
+        arrays, scalars = arguments(kernel, n, seed, finite=finite)
+        result, after = run(REFERENCE, kernel, arrays, scalars)
+        for backend in backends:
+            its_result, its_after = run(backend, kernel, arrays, scalars)
+            assert same_bits(result, its_result)
+            assert all(map(same_bits, after, its_after))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_backends_agree_on_every_length(kernel: str, n: int) -> None:
-    for seed in range(3):
+    for seed in range(2):
         assert_agree(kernel, n, seed, NUMBA, COMPILED)
 
 
@@ -88,11 +87,12 @@ assert not hasattr(step.sgd_step, "py_func"), "compiled after all"
 np.seterr(all="ignore")
 for kernel in KERNELS:
     for n in (0, 1, 9, 300):
-        given = arguments(kernel, n, np.random.default_rng(n))
-        result, after = run(NumPyBackend(), kernel, *given)
-        its_result, its_after = run(NumbaBackend(), kernel, *given)
-        assert same_bits(result, its_result), kernel
-        assert all(map(same_bits, after, its_after)), kernel
+        for finite in (True, False):
+            given = arguments(kernel, n, n, finite=finite)
+            result, after = run(NumPyBackend(), kernel, *given)
+            its_result, its_after = run(NumbaBackend(), kernel, *given)
+            assert same_bits(result, its_result), kernel
+            assert all(map(same_bits, after, its_after)), kernel
 print(len(KERNELS), "agree")
 """
 

@@ -23,13 +23,15 @@ _CORNERS = [0.0, -0.0, 1e-45, -1e-45, 1.1754942e-38, 3.4028235e38, -3.4028235e38
 _CORNERS += [float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 16384.0, -16384.0]
 
 
-def random_bits(kind: str, n: int, rng: np.random.Generator) -> Any:
-    """Return n elements of a type, with any bit pattern: every float class among them."""
+def random_bits(kind: str, n: int, rng: np.random.Generator, *, finite: bool = False) -> Any:
+    """Return n elements of a type: any bit pattern, or floats of many sizes but all finite."""
     if kind[0] != "f":
         # The shift mixes small numbers with large ones.
         wide = rng.integers(0, 2**64, n, dtype=np.uint64) >> rng.integers(0, 64, n, dtype=np.uint64)
         return wide if kind[0] == "u" else wide.view(np.int64) * rng.choice([1, -1], n)
     plain = rng.standard_normal(n) * 10.0 ** rng.uniform(-12, 6, n)
+    if finite:
+        return plain.astype(kind)
     raw = rng.integers(0, 256, n * int(kind[1]), dtype=np.uint8).view(kind)
     chosen = rng.integers(0, 4, n)
     with np.errstate(all="ignore"):
@@ -38,11 +40,15 @@ def random_bits(kind: str, n: int, rng: np.random.Generator) -> Any:
 
 
 def arguments(
-    kernel: str, n: int, rng: np.random.Generator
+    kernel: str, n: int, seed: int, *, finite: bool
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the arrays and the scalars of one call that keeps the kernel's conditions."""
+    """Return the arrays and the scalars of one call that keeps the kernel's conditions.
+
+    Infinities and NaN swallow a sum, so an order of summation shows in finite values alone.
+    """
+    rng = np.random.default_rng(seed)
     signature = KERNELS[kernel]
-    arrays = tuple(random_bits(kind, n, rng) for kind in signature.arrays)
+    arrays = tuple(random_bits(kind, n, rng, finite=finite) for kind in signature.arrays)
     if signature.function == "to_grid":  # off_grid has refused the others
         values = arrays[1]
         values[~(np.abs(values) < GRID_LIMIT)] = 16383.9
