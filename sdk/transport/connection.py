@@ -62,7 +62,7 @@ class Connection:
     def publish(self, topic: str, payload: bytes, *, retain: bool, bulk: bool) -> bool:
         """As ``Transport.publish``; ``topic`` is checked already."""
         session = self._session
-        if session is None:
+        if session is None or self._closing.is_set():
             return False
         return session.publish(topic, payload, retain=retain, bulk=bulk)
 
@@ -99,6 +99,7 @@ class Connection:
         """Stop for good, without waiting for it."""
         self._closing.set()
         with self._state:
+            self._up = False
             self._state.notify_all()
         session = self._session
         if session is not None and not session.unacknowledged:

@@ -8,7 +8,10 @@ all that it held, and nothing is ever queued while offline.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import socket
 import threading
 import time
 from collections import deque
@@ -35,13 +38,17 @@ log = logging.getLogger("kellet.transport")
 
 LARGEST_PACKET = 268_435_455  # MQTT's own limit
 PACKET_COST = 10  # bytes of a PUBLISH beside topic and payload, at most
+DRAIN = 1.0  # s for the broker to close after our DISCONNECT
 TOPIC_ALLOWANCE = 256  # what Connected.max_payload leaves for the topic
 MESSAGE_COST = 512  # bytes that a publication in flight takes beside topic and payload, about
 
 # CONNACK reasons after which another attempt would end the same way (MQTT 5, section 3.2.2.2).
 _FINAL_CONNACK = {0x81, 0x82, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x90, 0x95, 0x99, 0x9A, 0x9B}
 _UNSUPPORTED_VERSION = 0x84
+_KEEPALIVE = 0x8D
 _SESSION_TAKEN_OVER = 0x8E
+
+LOST = "the connection was lost"
 
 # Endings after which it is worth trying again at once, otherwise.
 OTHER_VERSION = Failure(
@@ -71,6 +78,7 @@ class Session:
         self._max_packet = LARGEST_PACKET
         self._notes: deque[Note] = deque()
         self._client = make_client(settings, version, window, self._notes)
+        self._second_end: socket.socket | None = None
         self._early: list[Received] = []  # came before SUBACK; Connected goes first
         self._answered = False
         self._opening_mid: int | None = None
@@ -90,6 +98,7 @@ class Session:
         self._deadline = time.monotonic() + self._settings.connect_timeout
         try:
             connect(self._client, self._settings, self._version)
+            self._second_end = _duplicate(self._client.socket())
         except (OSError, ValueError) as error:  # ValueError: a host name that IDNA cannot encode
             self.ending = explain(error, self._settings.url)
 
@@ -109,7 +118,7 @@ class Session:
         while self._notes and self.ending is None:
             self._digest(self._notes.popleft(), events)
         if self.ending is None and status != paho.MQTT_ERR_SUCCESS:
-            self.ending = self._lost(paho.error_string(status).rstrip("."))
+            self.ending = self._lost(LOST)
         if self.ending is None and self.up_since is None and time.monotonic() > self._deadline:
             self.ending = Failure(
                 "it takes the connection and does not answer as a broker should",
@@ -126,6 +135,10 @@ class Session:
         connection = self._client.socket()
         if connection is not None:
             connection.close()
+        if self._second_end is not None:
+            if self._leaving:
+                _drain(self._second_end)
+            self._second_end.close()
 
     # Any thread.
 
@@ -193,8 +206,10 @@ class Session:
                     "give every client an id of its own",
                     final=True,
                 )
-            case Goodbye():
-                self.ending = self._lost(note.text)
+            case Goodbye(from_broker=True):
+                self.ending = self._lost(f"the broker closed the connection: {note.text.lower()}")
+            case Goodbye(code=code):
+                self.ending = self._lost("no sign of life" if code == _KEEPALIVE else LOST)
 
     def _admitted(self, note: Connack, events: list[TransportEvent]) -> None:
         self._answered = True
@@ -273,10 +288,10 @@ class Session:
 
     def _lost(self, text: str) -> Failure:
         if self.up_since is not None:
-            return Failure(text.lower(), "check the network and the broker")
+            return Failure(text, "check the network and the broker")
         self.unanswered = not self._answered
         return Failure(
-            f"it closed the connection before the client was admitted ({text.lower()})",
+            f"it did not admit the client ({text})",
             "check that the port is an MQTT broker's, and whether it wants mqtts://",
         )
 
@@ -286,6 +301,26 @@ class Session:
         if bulk and self._bulk_bytes and self._bulk_bytes + size > settings.bulk_window_bytes:
             return False
         return not self._bytes or self._bytes + size <= settings.max_inflight_bytes
+
+
+def _duplicate(connection: paho.SocketLike | None) -> socket.socket | None:
+    return None if connection is None else socket.socket(fileno=os.dup(connection.fileno()))
+
+
+def _drain(connection: socket.socket) -> None:
+    """Read, to no purpose, until the broker closes.
+
+    paho closes its socket as soon as DISCONNECT is written. If anything is
+    unread by then, the kernel resets the connection, the broker may never see
+    the DISCONNECT, and publishes the will of a client that took its leave.
+    """
+    deadline = time.monotonic() + DRAIN
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        while (remaining := deadline - time.monotonic()) > 0:
+            connection.settimeout(remaining)
+            if not connection.recv(1 << 16):
+                return
 
 
 def too_large(topic: str, size: int, limit: int) -> LinkError:

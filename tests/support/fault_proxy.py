@@ -1,4 +1,4 @@
-"""A TCP proxy that makes a bad link between MQTT clients and a broker on this machine.
+"""A TCP proxy that makes a bad link between MQTT clients on this machine and a broker.
 
 It can be slow, cut after so many bytes, swallow everything, lose PUBACKs, or
 refuse. Faults may be set and taken back while connections are open.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +20,7 @@ _CHUNK = 4096
 
 
 class FaultProxy:
-    """Forwards 127.0.0.1:``port`` to 127.0.0.1:``target_port``.
+    """Forwards 127.0.0.1:``port`` to the broker at ``target_host``:``target_port``.
 
     Attributes, all free to change at any time
     ----------
@@ -35,7 +36,7 @@ class FaultProxy:
         reset new connections.
     """
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, target_host: str = "127.0.0.1") -> None:
         self.rate_up: float | None = None
         self.rate_down: float | None = None
         self.cut_after: int | None = None
@@ -46,7 +47,7 @@ class FaultProxy:
         self.bytes_up = 0
         self.bytes_down = 0
         self.dropped_pubacks = 0
-        self._target_port = target_port
+        self._target = (target_host, target_port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
@@ -100,7 +101,7 @@ class FaultProxy:
             writer.transport.abort()
             return
         try:
-            target = await asyncio.open_connection("127.0.0.1", self._target_port, limit=_CHUNK)
+            target = await asyncio.open_connection(*self._target, limit=_CHUNK)
         except OSError:
             writer.transport.abort()
             return
@@ -130,12 +131,16 @@ class _Link:
             writer.transport.abort()
 
     async def run(self) -> None:
-        """Until either side ends; then the other one ends too."""
-        ways = {asyncio.ensure_future(self._up()), asyncio.ensure_future(self._down())}
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        """Until both sides have ended. One's end is passed on, and the other may still speak."""
+        await asyncio.gather(self._guard(self._up()), self._guard(self._down()))
         for _, writer in (self._client, self._broker):
             writer.close()
-        await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _guard(self, way: Awaitable[None]) -> None:
+        try:
+            await way
+        except OSError:  # one side reset the connection: so does the proxy, on the other
+            self.reset()
 
     async def _up(self) -> None:
         proxy = self._proxy
@@ -146,6 +151,7 @@ class _Link:
                 self.reset()
                 return
             await self._forward(data, self._broker[1], proxy.rate_up)
+        self._broker[1].write_eof()
 
     async def _down(self) -> None:
         proxy = self._proxy
@@ -154,6 +160,7 @@ class _Link:
             kept = self._pubacks.strip(data, drop=proxy.drop_puback)
             proxy.dropped_pubacks += self._pubacks.take_count()
             await self._forward(kept, self._client[1], proxy.rate_down)
+        self._client[1].write_eof()
 
     async def _forward(self, data: bytes, writer: asyncio.StreamWriter, rate: float | None) -> None:
         if self._proxy.black_hole or not data:
