@@ -11,19 +11,15 @@ before everything else.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from kellet.sdk import algorithms
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.errors import FleetError, ProtocolError, UsageError
 from kellet.sdk.fetch import Fetch
+from kellet.sdk.outgoing import leave_of, update_of
 from kellet.sdk.protocol import wire
-from kellet.sdk.protocol.body import UpdateHeader, encode_body
 from kellet.sdk.protocol.effects import Effect, Publish, Report, Tick
 from kellet.sdk.protocol.messages import (
     NO_BASE,
@@ -43,10 +39,9 @@ from kellet.sdk.protocol.messages import (
     Train,
     Welcome,
     announcement_hash,
-    update_uid,
 )
 from kellet.sdk.protocol.topics import Topics
-from kellet.sdk.store import Pending, Store
+from kellet.sdk.store import Store
 from kellet.sdk.trainer import Outcome
 from kellet.sdk.transport.base import Connected, Disconnected, Received, Refused
 from kellet.sdk.upload import Upload
@@ -377,11 +372,13 @@ class DeviceMachine:
         if pending:
             self._upload = Upload(self._topics, self._device, self._who, pending, self._part_size())
             return list(self._upload.offer(now))
-        if self._leaving:
-            return self._leave(now)
+        if self._leaving and not self.left:
+            self._store.save_pending(leave_of(self._store))
+            return self._next(now)
         announced = self._announced
         if (
-            not announced
+            self.left
+            or not announced
             or self._joining
             or announced.base in (self._store.last_base, self._given_up)
         ):
@@ -393,39 +390,6 @@ class DeviceMachine:
         nonce, boot = self._who
         join = Join(nonce=nonce, boot=boot, round=announced.round.round, base=announced.base)
         return [*effects, self._say(join)]
-
-    def _leave(self, now: float) -> list[Effect | StartTraining]:
-        """The next update in the sequence: c_i goes back, and nothing else comes after it."""
-        if self.left:
-            return []
-        packed = self._store.packed_control()
-        c_i = None if packed is None else np.frombuffer(packed, "<i8")
-        header = UpdateHeader(
-            kind="leave",
-            device=self._device,
-            nonce=self._identity.nonce,
-            seq=self._store.seq + 1,
-            round=0,
-            epoch=self._store.epoch or 0,
-            base=NO_BASE,
-        )
-        nothing = None if c_i is None else np.zeros_like(c_i)
-        self._save(header, encode_body(header, c_i=c_i), nothing)
-        return self._next(now)
-
-    def _save(self, header: UpdateHeader, body: bytes, c_i_next: NDArray[np.int64] | None) -> None:
-        self._store.save_pending(
-            Pending(
-                uid=update_uid(header.nonce, header.seq, header.base),
-                seq=header.seq,
-                round=header.round,
-                epoch=header.epoch,
-                base=header.base,
-                sha256=hashlib.sha256(body).digest(),
-                body=body,
-                c_i_next=c_i_next,
-            )
-        )
 
     def _part_size(self) -> int:
         size = self._announced.round.part_size if self._announced else 65536
@@ -492,30 +456,7 @@ class DeviceMachine:
             return []
         self._training = None
         round_ = announced.round
-        nonce, _ = self._who
-        seq = self._store.seq + 1
-        header = UpdateHeader(
-            kind="update",
-            device=self._device,
-            nonce=nonce,
-            seq=seq,
-            round=round_.round,
-            epoch=round_.epoch,
-            base=event.base,
-            steps=outcome.steps,
-            rate_sum=outcome.rate_sum,
-            samples=outcome.samples,
-            loss=outcome.loss,
-            objective=outcome.objective,
-            drift=outcome.drift,
-            delta_y=round_.codecs.delta_y,
-            delta_c=round_.codecs.delta_c,
-        )
-        body = encode_body(header, delta_y=outcome.delta_y, delta_c=outcome.delta_c_sent)
-        c_i_next = None
-        if outcome.delta_c is not None:
-            c_i_next = self._store.control(len(outcome.delta_c)) + outcome.delta_c
-        self._save(header, body, c_i_next)
+        self._store.save_pending(update_of(self._store, round_, event.base, outcome))
         report = Report(
             "trained",
             {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -38,6 +37,13 @@ from kellet.server.aggregator import (
 from kellet.server.blobs import Blobs
 from kellet.server.cohort import Sample, Schedule, Selection
 from kellet.server.config import FleetConfig
+from kellet.server.history import (
+    History,
+    RoundRecord,
+    State,
+    initial_controls,
+    initial_model,
+)
 from kellet.server.ledger import Ledger, Member
 from kellet.server.sums import ExactSum, control_gap
 from kellet.server.uploads import Spool
@@ -50,76 +56,6 @@ I64 = NDArray[np.int64]
 Clients = Mapping[str, tuple[ArrayLike, ArrayLike]]
 Cohort = int | Callable[[int, Sequence[str]], Collection[str]] | None
 EPOCH = 1
-
-
-@dataclass(frozen=True)
-class State:
-    """Where a simulation starts, where a test needs one.
-
-    ``x``: the model, float [n_params]. ``c_i``: each client's control, float [n_train]
-    (absent: zero). ``C``: their sum, float [n_train]; a state in which it is not is
-    refused.
-    """
-
-    x: ArrayLike
-    c_i: Mapping[str, ArrayLike] = field(default_factory=dict)
-    C: ArrayLike | None = None
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """One round. Losses are means over the devices counted; bytes are totals so far.
-
-    ``loss`` and ``accuracy`` are of the new model on the test set; ``train_loss`` is the
-    data's loss during local steps, ``objective`` adds the proximal term; ``drift`` is
-    ||y - x||.
-    """
-
-    round: int
-    state: str
-    counted: list[str]
-    asked: list[str]
-    members: int
-    model: str
-    train_loss: float | None
-    objective: float | None
-    drift: float | None
-    drift_max: float | None
-    steps: int
-    seconds: float
-    uplink_bytes: int
-    downlink_bytes: int
-    loss: float | None = None
-    accuracy: float | None = None
-
-
-@dataclass(frozen=True)
-class History:
-    """What a simulation came to.
-
-    ``model``: float32 [n_params]; ``c``: the server control variate, float32 [n_train];
-    ``c_i``: each client's, float64 [n_train]. ``control_gap``: max |C - sum c_i| over the
-    whole run, in steps of the grid. ``models``: after each round, where asked for.
-    """
-
-    rounds: list[RoundRecord]
-    model: F32
-    c: F32
-    c_i: dict[str, F64]
-    digest: str
-    control_gap: int
-    updates_counted: int
-    updates_refused: int
-    models: list[F32]
-    controls: list[F32]
-
-    @property
-    def accuracy(self) -> float | None:
-        return self.rounds[-1].accuracy if self.rounds else None
-
-    @property
-    def loss(self) -> float | None:
-        return self.rounds[-1].loss if self.rounds else None
 
 
 def simulate(
@@ -213,7 +149,7 @@ class Simulation:
         )
         topics = Topics(config.fleet)
         nonces = {d: hashlib.sha256(f"{seed}/{d}".encode()).digest()[:16] for d in clients}
-        controls = _controls(initial, clients, plan) if initial else {}
+        controls = initial_controls(initial, clients, plan) if initial else {}
         if initial:
             self._adopt(initial, controls, nonces)
         self.server = AggregatorMachine(
@@ -361,7 +297,7 @@ class Simulation:
         total = ExactSum(self.plan.n_train)
         for c_i in controls.values():
             total.add_grid(c_i)
-        x = _vector(initial.x, self.plan.n_params, "x")
+        x = initial_model(initial, self.plan)
         model = self._blobs.put(x.astype("<f4").tobytes())
         self.ledger.found(self.plan.id, model, total.dump(), EPOCH)
         self.ledger.write_member(
@@ -478,42 +414,3 @@ def _selection(cohort: Cohort, seed: int, clients: int) -> Selection:
             f"cohort = {cohort}", why=f"there are {clients} clients", repair=f"use 1 to {clients}"
         )
     return Sample(cohort, seed)
-
-
-def _vector(values: ArrayLike, n: int, name: str) -> F32:
-    out = np.asarray(values, np.float32).reshape(-1)
-    if len(out) != n or not np.isfinite(out).all():
-        raise UsageError(
-            f"the initial {name} has {len(out)} entries or is not finite",
-            why=f"the plan has {n}",
-            repair="give a finite flat vector in the plan's order",
-        )
-    vector: F32 = kernels.aligned(n, np.float32)
-    vector[:] = out
-    return vector
-
-
-def _controls(initial: State, clients: Clients, plan: Plan) -> dict[str, I64]:
-    """The initial c_i on the grid; ``UsageError`` where C is not their sum."""
-    strangers = sorted(set(initial.c_i) - set(clients))
-    if strangers:
-        raise UsageError(f"controls of unknown clients: {', '.join(strangers)}")
-    n = plan.n_train
-    grid: dict[str, I64] = {}
-    for device in clients:
-        value = np.zeros(n) if device not in initial.c_i else np.asarray(initial.c_i[device], float)
-        if value.reshape(-1).shape != (n,):
-            raise UsageError(
-                f"c_i of {device} has {value.size} entries", why=f"the plan trains {n}"
-            )
-        grid[device] = kernels.to_grid(np.ascontiguousarray(value.reshape(-1)))
-    if initial.C is not None:
-        total = sum((kernels.from_grid(q) for q in grid.values()), np.zeros(n))
-        given = np.asarray(initial.C, float).reshape(-1)
-        if given.shape != (n,) or not np.allclose(given, total, rtol=1e-12, atol=1e-12):
-            raise UsageError(
-                "the initial state is inconsistent",
-                why="C is not the sum of the c_i",
-                repair="give C = sum(c_i), or leave it out",
-            )
-    return grid

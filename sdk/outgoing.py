@@ -1,0 +1,74 @@
+"""What a device sends: updates and leaves, as they go into the outbox."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kellet.sdk.protocol.body import UpdateHeader, encode_body
+from kellet.sdk.protocol.messages import NO_BASE, Round, update_uid
+from kellet.sdk.store import Pending, Store
+from kellet.sdk.trainer import Outcome
+
+__all__ = ["leave_of", "update_of"]
+
+
+def update_of(store: Store, round_: Round, base: bytes, outcome: Outcome) -> Pending:
+    """The next update in the sequence, with the control it leads to if it is counted."""
+    identity = store.identity
+    header = UpdateHeader(
+        kind="update",
+        device=identity.device,
+        nonce=identity.nonce,
+        seq=store.seq + 1,
+        round=round_.round,
+        epoch=round_.epoch,
+        base=base,
+        steps=outcome.steps,
+        rate_sum=outcome.rate_sum,
+        samples=outcome.samples,
+        loss=outcome.loss,
+        objective=outcome.objective,
+        drift=outcome.drift,
+        delta_y=round_.codecs.delta_y,
+        delta_c=round_.codecs.delta_c,
+    )
+    body = encode_body(header, delta_y=outcome.delta_y, delta_c=outcome.delta_c_sent)
+    c_i_next = None
+    if outcome.delta_c is not None:
+        c_i_next = store.control(len(outcome.delta_c)) + outcome.delta_c
+    return _pending(header, body, c_i_next)
+
+
+def leave_of(store: Store) -> Pending:
+    """The last update of a membership: c_i goes back to the aggregator."""
+    identity = store.identity
+    packed = store.packed_control()
+    c_i = None if packed is None else np.frombuffer(packed, "<i8")
+    header = UpdateHeader(
+        kind="leave",
+        device=identity.device,
+        nonce=identity.nonce,
+        seq=store.seq + 1,
+        round=0,
+        epoch=store.epoch or 0,
+        base=NO_BASE,
+    )
+    return _pending(
+        header, encode_body(header, c_i=c_i), None if c_i is None else np.zeros_like(c_i)
+    )
+
+
+def _pending(header: UpdateHeader, body: bytes, c_i_next: NDArray[np.int64] | None) -> Pending:
+    return Pending(
+        uid=update_uid(header.nonce, header.seq, header.base),
+        seq=header.seq,
+        round=header.round,
+        epoch=header.epoch,
+        base=header.base,
+        sha256=hashlib.sha256(body).digest(),
+        body=body,
+        c_i_next=c_i_next,
+    )
