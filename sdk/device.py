@@ -18,7 +18,7 @@ from kellet.sdk import algorithms
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.errors import FleetError, ProtocolError, UsageError
 from kellet.sdk.fetch import Fetch
-from kellet.sdk.outgoing import leave_of, update_of
+from kellet.sdk.outgoing import Announced, leave_of, update_of
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.effects import Effect, Publish, Report, Tick
 from kellet.sdk.protocol.messages import (
@@ -33,7 +33,6 @@ from kellet.sdk.protocol.messages import (
     Join,
     Receipt,
     Reject,
-    Round,
     State,
     ToAll,
     Train,
@@ -42,12 +41,11 @@ from kellet.sdk.protocol.messages import (
 )
 from kellet.sdk.protocol.topics import Topics
 from kellet.sdk.store import Store
-from kellet.sdk.trainer import Outcome
+from kellet.sdk.trainer import Holdout, Outcome
 from kellet.sdk.transport.base import Connected, Disconnected, Received, Refused
 from kellet.sdk.upload import Upload
 
 __all__ = [
-    "Announced",
     "DeviceEvent",
     "DeviceMachine",
     "Leave",
@@ -58,15 +56,6 @@ __all__ = [
 
 _REPEAT = 2.0
 _LONGEST_REPEAT = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """An announcement and its hash."""
-
-    round: Round
-    base: bytes
-    algorithm: algorithms.FedAvg
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +72,7 @@ class Trained:
 
     base: bytes
     outcome: Outcome
+    holdout: Holdout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +446,7 @@ class DeviceMachine:
             return []
         self._training = None
         round_ = announced.round
-        self._store.save_pending(update_of(self._store, round_, event.base, outcome))
+        self._store.save_pending(update_of(self._store, announced, outcome, event.holdout))
         report = Report(
             "trained",
             {

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.protocol.body import UpdateHeader, encode_body
 from kellet.sdk.protocol.messages import NO_BASE, Round, update_uid
 from kellet.sdk.store import Pending, Store
-from kellet.sdk.trainer import Outcome
+from kellet.sdk.trainer import Holdout, Outcome
 
-__all__ = ["leave_of", "update_of"]
+__all__ = ["Announced", "leave_of", "update_of"]
 
 
-def update_of(store: Store, round_: Round, base: bytes, outcome: Outcome) -> Pending:
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """An announcement, its hash, and the algorithm it names."""
+
+    round: Round
+    base: bytes
+    algorithm: FedAvg
+
+
+def update_of(
+    store: Store, announced: Announced, outcome: Outcome, holdout: Holdout | None
+) -> Pending:
     """The next update in the sequence, with the control it leads to if it is counted."""
-    identity = store.identity
+    identity, round_ = store.identity, announced.round
     header = UpdateHeader(
         kind="update",
         device=identity.device,
@@ -25,13 +38,16 @@ def update_of(store: Store, round_: Round, base: bytes, outcome: Outcome) -> Pen
         seq=store.seq + 1,
         round=round_.round,
         epoch=round_.epoch,
-        base=base,
+        base=announced.base,
         steps=outcome.steps,
         rate_sum=outcome.rate_sum,
         samples=outcome.samples,
         loss=outcome.loss,
         objective=outcome.objective,
         drift=outcome.drift,
+        holdout_samples=holdout.samples if holdout else 0,
+        holdout_loss=holdout.loss if holdout else 0.0,
+        holdout_accuracy=holdout.accuracy if holdout else None,
         delta_y=round_.codecs.delta_y,
         delta_c=round_.codecs.delta_c,
     )

@@ -41,7 +41,8 @@ class Device:
 
     ``data``: (x, y), or a function of the device's name that returns them: x float32
     [n, *input], y int64 [n]. ``state``: the directory with the device's control
-    variate and outbox; it must outlive the process. ``on_report`` is told what happens.
+    variate and outbox; it must outlive the process. ``holdout``: the share of the samples
+    that is never trained on and judges each received model. ``on_report`` is told what happens.
     ``ca_file``, ``cert_file``, ``key_file``: for ``mqtts``. Raises ``UsageError`` and
     ``StorageError``; ``run`` also ``LinkError``, ``DataError``, ``PlanError``, ``FleetError``.
     """
@@ -54,6 +55,7 @@ class Device:
         data: Data | Callable[[str], Data],
         state: Path | str,
         fleet: str = "kellet",
+        holdout: float = 0.0,
         keepalive: int = 30,
         separate_bulk: bool = False,
         ca_file: Path | str | None = None,
@@ -68,6 +70,8 @@ class Device:
             raise UsageError(
                 f"connect_timeout = {connect_timeout}", why="it must be above 0 seconds"
             )
+        if not 0 <= holdout < 1:
+            raise UsageError(f"holdout = {holdout}", why="it must be at least 0 and below 1")
         self._connect_timeout = connect_timeout
         self._on_report = on_report
         folder = Path(state).expanduser().absolute()
@@ -78,7 +82,9 @@ class Device:
         self._machine = DeviceMachine(self._topics, self._store, self._cache, boot=self._boot)
         self._events = EventQueue()
         load = (lambda: data(device)) if callable(data) else (lambda: data)
-        self._worker = TrainingWorker(device, self._store, self._cache, load, self._events.put)
+        self._worker = TrainingWorker(
+            device, self._store, self._cache, load=load, holdout=holdout, answer=self._events.put
+        )
         self._broker = broker
         self._link_options = {
             "keepalive": keepalive,

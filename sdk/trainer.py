@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kellet import kernels
 from kellet.sdk.algorithms import FedAvg, Scaffold, Work
 
-__all__ = ["Data", "Outcome", "Session", "TrainingFailed", "batches", "train"]
+__all__ = ["Data", "Holdout", "Outcome", "Session", "TrainingFailed", "batches", "train"]
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -41,6 +41,15 @@ class Data:
 
     def __len__(self) -> int:
         return len(self.y)
+
+
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """The received model on a device's own ``samples`` held-out samples."""
+
+    samples: int
+    loss: float
+    accuracy: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kellet.sdk.blobs import BlobCache
-from kellet.sdk.device import Announced, StartTraining, Trained, TrainingStopped
+from kellet.sdk.device import StartTraining, Trained, TrainingStopped
 from kellet.sdk.errors import KelletError, PlanError
-from kellet.sdk.plan import GradientSession, Plan
+from kellet.sdk.holdout import split_holdout
+from kellet.sdk.outgoing import Announced
+from kellet.sdk.plan import Evaluator, GradientSession, Plan
 from kellet.sdk.store import Store, unpack_control
-from kellet.sdk.trainer import Data, TrainingFailed, train
+from kellet.sdk.trainer import Data, Holdout, TrainingFailed, train
 
 __all__ = ["LoadData", "TrainingBroke", "TrainingWorker"]
 
@@ -31,6 +35,24 @@ class TrainingBroke:
         self.error = error
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """A plan, ready to train on this device's data."""
+
+    plan: Plan
+    session: GradientSession
+    data: Data
+    held: Data | None
+    evaluator: Evaluator | None
+
+    def judge(self, model: NDArray[np.float32]) -> Holdout | None:
+        """The received model on the device's own hold-out."""
+        if self.held is None or self.evaluator is None:
+            return None
+        metrics = self.evaluator.evaluate(model, self.held.x, self.held.y)
+        return Holdout(metrics.n, metrics.loss, metrics.accuracy)
+
+
 class TrainingWorker:
     """Runs one training at a time; ``answer`` is called from the worker's thread.
 
@@ -43,15 +65,18 @@ class TrainingWorker:
         device: str,
         store: Store,
         cache: BlobCache,
+        *,
         load: LoadData,
+        holdout: float,
         answer: Callable[[Trained | TrainingStopped | TrainingBroke], None],
     ) -> None:
         self._device = device
         self._store = store
         self._cache = cache
         self._load = load
+        self._holdout = holdout
         self._answer = answer
-        self._opened: tuple[Plan, GradientSession, Data] | None = None
+        self._opened: _Opened | None = None
         self._thread: threading.Thread | None = None
         self._wanted: bytes | None = None
         self.progress = (0, 0)
@@ -91,12 +116,19 @@ class TrainingWorker:
             self._answer(TrainingStopped(base, str(error)))
         except KelletError as error:
             self._answer(TrainingBroke(base, error))
+        except Exception as error:  # the thread must not die unheard: the driver raises it
+            broke = KelletError(
+                "training failed", why=f"{type(error).__name__}: {error}", repair="see the cause"
+            )
+            broke.__cause__ = error
+            self._answer(TrainingBroke(base, broke))
         else:
             self._answer(event)
 
     def _train(self, announced: Announced, control: bytes | None, until: float) -> Trained:
         round_ = announced.round
-        plan, session, data = self._open(round_.plan.sha256)
+        opened = self._open(round_.plan.sha256)
+        plan = opened.plan
         model = np.frombuffer(self._cache[round_.model.sha256], "<f4")
         if len(model) != plan.n_params:
             raise PlanError("the announced model does not fit the announced plan")
@@ -109,9 +141,9 @@ class TrainingWorker:
             self.progress = (step, planned)
 
         outcome = train(
-            session,
+            opened.session,
             announced.algorithm,
-            data,
+            opened.data,
             x=model,
             n_train=plan.n_train,
             n_update=plan.n_update,
@@ -123,13 +155,15 @@ class TrainingWorker:
             stop=lambda: self._wanted != announced.base or time.monotonic() > until,
             progress=note,
         )
-        return Trained(announced.base, outcome)
+        return Trained(announced.base, outcome, opened.judge(model))
 
-    def _open(self, plan_id: bytes) -> tuple[Plan, GradientSession, Data]:
-        if self._opened is None or self._opened[0].id != plan_id:
+    def _open(self, plan_id: bytes) -> _Opened:
+        if self._opened is None or self._opened.plan.id != plan_id:
             plan = Plan.open(self._cache[plan_id], digest=plan_id)
             plan.self_test()
             x, y = self._load()
-            data = Data(*plan.check_data(x, y))  # type: ignore[arg-type]
-            self._opened = (plan, plan.session(), data)
+            checked = Data(*plan.check_data(x, y))  # type: ignore[arg-type]
+            data, held = split_holdout(checked, self._holdout, self._device)
+            evaluator = plan.evaluator() if held else None
+            self._opened = _Opened(plan, plan.session(), data, held, evaluator)
         return self._opened

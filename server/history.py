@@ -39,7 +39,8 @@ class RoundRecord:
 
     ``loss`` and ``accuracy`` are of the new model on the test set; ``train_loss`` is the
     data's loss during local steps, ``objective`` adds the proximal term; ``drift`` is
-    ||y - x||.
+    ||y - x||. The ``holdout`` figures are of the *received* model on the counted devices'
+    own held-out samples, weighted by their number.
     """
 
     round: int
@@ -58,6 +59,8 @@ class RoundRecord:
     downlink_bytes: int
     loss: float | None = None
     accuracy: float | None = None
+    holdout_loss: float | None = None
+    holdout_accuracy: float | None = None
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class OpenRound:
         )
         self._opened = 0.0
         self.closes = float("inf")
-        self._facts: list[dict[str, float]] = []
+        self._facts: list[dict[str, Any]] = []
 
     def published(self, now: float) -> None:
         """The deadline runs from the publication (after a restart, from the next one)."""
@@ -65,7 +65,18 @@ class OpenRound:
         self.weight += row.weight
         self.cohort.count(row.device)
         self._facts.append(
-            {name: row.header[name] for name in ("loss", "objective", "drift", "steps")}
+            {
+                name: row.header[name]
+                for name in (
+                    "loss",
+                    "objective",
+                    "drift",
+                    "steps",
+                    "holdout_samples",
+                    "holdout_loss",
+                    "holdout_accuracy",
+                )
+            }
         )
 
     def summary(self, now: float) -> dict[str, Any]:
@@ -73,6 +84,15 @@ class OpenRound:
 
         def mean(name: str) -> float | None:
             return float(np.mean([f[name] for f in self._facts])) if self._facts else None
+
+        held = [f for f in self._facts if f["holdout_samples"]]
+
+        def held_mean(name: str) -> float | None:
+            weights = [f["holdout_samples"] for f in held]
+            values = [f[name] for f in held]
+            return (
+                float(np.average(values, weights=weights)) if held and None not in values else None
+            )
 
         return {
             "counted": list(self.cohort.counted),
@@ -82,5 +102,7 @@ class OpenRound:
             "drift": mean("drift"),
             "drift_max": max((f["drift"] for f in self._facts), default=None),
             "steps": sum(int(f["steps"]) for f in self._facts),
+            "holdout_loss": held_mean("holdout_loss"),
+            "holdout_accuracy": held_mean("holdout_accuracy"),
             "seconds": now - self._opened,
         }

@@ -42,6 +42,9 @@ class UpdateHeader(msgspec.Struct, frozen=True, kw_only=True):
     loss: float = 0.0
     objective: float = 0.0
     drift: float = 0.0
+    holdout_samples: Count = 0
+    holdout_loss: float = 0.0
+    holdout_accuracy: float | None = None
     delta_y: Literal["f32"] = "f32"
     delta_c: Literal["none", "derived", "f32"] = "none"
 
