@@ -142,7 +142,7 @@ if EDITABLE:
 arguments: dict[str, Any] = {
     "packages": packages,
     "package_dir": package_dir,
-    "package_data": {"": DATA, "kellet.kernels": [LIBRARY.library_path().name] if WANTED else []},
+    "package_data": {"": DATA, "kellet.kernels": [f"lib/{LIBRARY.library_path().name}"] * WANTED},
     "include_package_data": False,
     "setup_requires": build_requirements(),
     "distclass": WithLibrary,

@@ -53,8 +53,11 @@ def source_digest(folder: Path = FOLDER) -> str:
 
 
 def library_path(machine: str = "", folder: Path = FOLDER) -> Path:
-    """Return the library's path for a processor, by default this one's."""
-    return folder / f"kellet_kernels-{machine or platform.machine()}.so"
+    """Return the library's path for a processor, by default this one's.
+
+    It lies in a folder of its own, or Python would take it for an extension module.
+    """
+    return folder / "lib" / f"kellet_kernels-{machine or platform.machine()}.so"
 
 
 def embedded_digest(library: Path) -> str:
@@ -64,8 +67,8 @@ def embedded_digest(library: Path) -> str:
 
 
 def is_fresh(library: Path) -> bool:
-    """Whether the library exists and was built from the sources beside it."""
-    return library.is_file() and embedded_digest(library) == source_digest(library.parent)
+    """Whether the library exists and was built from the sources above its folder."""
+    return library.is_file() and embedded_digest(library) == source_digest(library.parents[1])
 
 
 def system_linker(machine: str) -> list[str]:

@@ -127,6 +127,7 @@ def link(objects: list[bytes], name: str, library: Path) -> None:
     flags = ["-shared", "-nostdlib"]
     passed = ["--build-id=none", "-s", "-z", "noexecstack"]
     flags += [f"-Wl,{','.join(passed)}"] if linker[0] == "cc" else passed
+    library.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".link-") as folder:
         paths = [Path(folder, f"{i}.o") for i in range(len(objects))]
         for path, content in zip(paths, objects, strict=True):
