@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from kellet.sdk.authoring import bundle
 from kellet.sdk.authoring.memory import activation_peaks
 from kellet.sdk.authoring.onnx_graph import onnx_graph
-from kellet.sdk.authoring.refusals import check_model
-from kellet.sdk.authoring.trace import FlatProgram, Loss, trace_eval, trace_step
+from kellet.sdk.authoring.refusals import Loss, check_model, check_runs
+from kellet.sdk.authoring.trace import FlatProgram, trace_eval, trace_step
 from kellet.sdk.authoring.verify import check_against_torch
 from kellet.sdk.errors import ExportRefused
 from kellet.sdk.plan import InputSpec, LabelSpec, Plan
@@ -30,6 +30,7 @@ def export(
     example_labels: Tensor,
     *,
     name: str,
+    classes: int | None = None,
     label_names: Sequence[str] = (),
     columns: Sequence[str] = (),
     unit: str = "",
@@ -53,6 +54,9 @@ def export(
         torch's plain cross-entropy, for a classifier.
     example_batch, example_labels:
         At least two rows, float32 or int64. They become the plan's self-test.
+    classes, label_names:
+        Of a classifier with a loss of its own; without them the plan has no
+        accuracy. Mean cross-entropy takes the number from the scores.
     columns, unit, low, high:
         What the input means (`kellet.sdk.plan.InputSpec`). Give ``low`` and
         ``high`` where an integer input indexes an embedding.
@@ -67,18 +71,18 @@ def export(
     loss = None if _is_cross_entropy(loss) else loss
     batch, labels = _example("batch", example_batch), _example("labels", example_labels)
     check_model(model)
+    scores = check_runs(model, loss, batch, labels)
     step = trace_step(model, loss, batch, labels)
     evaluate = trace_eval(model, batch)
     tensors = _tensors(model, step, evaluate, statistics)
     placed = layout([(t.name, t.value.shape, t.role, t.aggregate) for t in tensors])
-    order = tuple(tensor.name for tensor in placed)
-    step_graph = onnx_graph(step, ("batch", "labels"), order)
-    initial = np.concatenate([tensor.value.ravel() for tensor in _in_order(tensors, order)])
+    shapes = {tensor.name: tensor.shape for tensor in placed}
+    step_graph = onnx_graph(step, ("batch", "labels"), shapes)
     plan = Plan.open(
         bundle.write_bundle(
             name=name,
             step=step_graph,
-            evaluate=onnx_graph(evaluate, ("batch",), order),
+            evaluate=onnx_graph(evaluate, ("batch",), shapes),
             tensors=tensors,
             input=InputSpec(
                 shape=tuple(batch.shape[1:]),
@@ -88,11 +92,13 @@ def export(
                 low=low,
                 high=high,
             ),
-            labels=_label_spec(model, loss, batch, labels, label_names),
+            labels=_label_spec(
+                loss, labels, scores, LabelSpec(classes=classes, names=tuple(label_names))
+            ),
             loss="cross_entropy" if loss is None else "custom",
             example_batch=batch.numpy(),
             example_labels=labels.numpy(),
-            memory=activation_peaks(step_graph, placed, initial, batch.numpy(), labels.numpy()),
+            memory=activation_peaks(step_graph, tensors, batch.numpy(), labels.numpy()),
             licence=licence,
             author=author,
             description=description,
@@ -153,34 +159,22 @@ def _tensors(
     return tensors
 
 
-def _label_spec(
-    model: nn.Module,
-    loss: Loss | None,
-    batch: Tensor,
-    labels: Tensor,
-    names: Sequence[str],
-) -> LabelSpec:
+def _label_spec(loss: Loss | None, labels: Tensor, scores: Tensor, given: LabelSpec) -> LabelSpec:
+    """Complete what was ``given`` with what the tensors say."""
     if loss is not None:
         return LabelSpec(
-            classes=len(names) or None,
-            names=tuple(names),
+            classes=given.classes or len(given.names) or None,
+            names=given.names,
             dtype="float32" if labels.is_floating_point() else "int64",
             shape=tuple(labels.shape[1:]),
         )
-    with torch.no_grad():
-        scores = model(batch)
     if scores.dim() != 2 or labels.dim() != 1 or labels.is_floating_point():
         raise ExportRefused(
             f"cross-entropy of scores {list(scores.shape)} and labels {list(labels.shape)}",
             why="it takes scores [batch, classes] and int64 labels [batch]",
             repair="give a loss of your own for other shapes",
         )
-    return LabelSpec(classes=int(scores.shape[1]), names=tuple(names))
-
-
-def _in_order(tensors: Sequence[bundle.Tensor], order: Sequence[str]) -> list[bundle.Tensor]:
-    by_name = {tensor.name: tensor for tensor in tensors}
-    return [by_name[name] for name in order]
+    return LabelSpec(classes=int(scores.shape[1]), names=given.names)
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from kellet.sdk.plan.manifest import TensorSpec
+from kellet.sdk.authoring.bundle import Tensor
 
 __all__ = ["MEASURED_BATCHES", "activation_peaks"]
 
@@ -24,7 +24,7 @@ MEASURED_BATCHES = (1, 8, 32)
 
 
 def activation_peaks(
-    step: bytes, tensors: Sequence[TensorSpec], initial: np.ndarray, x: np.ndarray, y: np.ndarray
+    step: bytes, tensors: Sequence[Tensor], x: np.ndarray, y: np.ndarray
 ) -> dict[int, int]:
     """Return the peak bytes of activations at each of `MEASURED_BATCHES`.
 
@@ -41,7 +41,7 @@ def activation_peaks(
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    parameters = {t.name: initial[t.offset : t.offset + t.size].reshape(t.shape) for t in tensors}
+    parameters = {tensor.name: tensor.value for tensor in tensors}
     peaks = {}
     for batch in MEASURED_BATCHES:
         rows = np.arange(batch) % len(x)

@@ -7,17 +7,14 @@ model gives the same bytes, and no path of the author's machine is shipped.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import warnings
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass
 
 from kellet.sdk.authoring.operators import translations
+from kellet.sdk.authoring.quiet import quiet
 from kellet.sdk.authoring.refusals import refusing
 from kellet.sdk.authoring.trace import FlatProgram
 from kellet.sdk.errors import ExportRefused
@@ -27,15 +24,17 @@ __all__ = ["OPSET", "onnx_graph"]
 
 OPSET = 18
 
+Shape = tuple[int, ...]
 
-def onnx_graph(flat: FlatProgram, inputs: tuple[str, ...], order: tuple[str, ...]) -> bytes:
-    """Return an encoded model with the inputs (``inputs``, then ``order``).
 
-    ``order`` lists the tensors of the plan's vector; those that the program
-    does not use become inputs all the same. Raises ``ExportRefused``.
+def onnx_graph(flat: FlatProgram, inputs: tuple[str, ...], tensors: Mapping[str, Shape]) -> bytes:
+    """Return an encoded model with the inputs (``inputs``, then ``tensors``).
+
+    ``tensors`` are those of the plan's vector, in order, with their shapes;
+    one that the program does not use becomes an input all the same. Raises ``ExportRefused``.
     """
     with (
-        _quiet(),
+        quiet(),
         refusing(
             "the traced model cannot be written as ONNX",
             "replace the operator that it names by others",
@@ -54,7 +53,7 @@ def onnx_graph(flat: FlatProgram, inputs: tuple[str, ...], order: tuple[str, ...
         InlinePass()(model)
         RemoveUnusedNodesPass()(model)
     _check_operators(model.graph)
-    _name_interface(model.graph, flat, inputs, order)
+    _name_interface(model.graph, flat, inputs, tensors)
     _strip(model)
     encoded: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
     return encoded
@@ -72,7 +71,7 @@ def _check_operators(graph: ir.Graph) -> None:
 
 
 def _name_interface(
-    graph: ir.Graph, flat: FlatProgram, inputs: tuple[str, ...], order: tuple[str, ...]
+    graph: ir.Graph, flat: FlatProgram, inputs: tuple[str, ...], tensors: Mapping[str, Shape]
 ) -> None:
     found, wanted = len(graph.inputs), len(inputs) + len(flat.tensors)
     if found != wanted or len(graph.outputs) != len(flat.outputs):
@@ -86,8 +85,13 @@ def _name_interface(
     by_name = dict(zip((*inputs, *flat.tensors), list(graph.inputs), strict=True))
     for name, value in by_name.items():
         value.name = name
+    unused = {
+        name: ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT))
+        for name, shape in tensors.items()
+        if name not in by_name
+    }
     graph.inputs.clear()
-    graph.inputs.extend(by_name[name] for name in (*inputs, *order))
+    graph.inputs.extend((by_name | unused)[name] for name in (*inputs, *tensors))
     for name, value in zip(flat.outputs, graph.outputs, strict=True):
         value.name = name
 
@@ -138,19 +142,3 @@ def _strip(model: ir.Model) -> None:
         value.metadata_props.clear()
         if id(value) not in interface and not value.is_initializer():
             value.shape, value.type = None, None  # shapes of inner values follow by inference
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch's exporter from talking; what it says is in its exceptions too."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -11,8 +11,7 @@ new buffers...).
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,18 +20,17 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kellet.sdk.authoring import operators
 from kellet.sdk.authoring.decompositions import decompositions
-from kellet.sdk.authoring.refusals import refusing
+from kellet.sdk.authoring.quiet import quiet
+from kellet.sdk.authoring.refusals import Loss, refusing
 from kellet.sdk.authoring.torch_private import is_random, joint_graph
 from kellet.sdk.errors import ExportRefused
 
-__all__ = ["FlatProgram", "Loss", "trace_eval", "trace_step"]
-
-Loss = Callable[[Any, Tensor], Tensor]
+__all__ = ["FlatProgram", "trace_eval", "trace_step"]
 
 _BATCH = Dim("batch", min=1, max=1 << 16)
 _PREFIX = "model."
@@ -113,7 +111,6 @@ def trace_step(model: nn.Module, loss: Loss | None, batch: Tensor, labels: Tenso
         axes = ({0: _BATCH}, {0: _BATCH})
         wrapped = _WithLoss(model, loss)
         forward = torch.export.export(wrapped, (batch, labels), dynamic_shapes=axes, strict=False)
-    _check_loss(forward)
     with _tracing(), refusing("the gradient cannot be traced", _TRACE_REPAIR):
         joint = joint_graph(forward, decompositions())
     _check_not_random(joint)
@@ -132,14 +129,8 @@ def trace_eval(model: nn.Module, batch: Tensor) -> FlatProgram:
             forward = torch.export.export(wrapped, (batch,), dynamic_shapes=axes, strict=False)
         forward = forward.run_decompositions(decompositions())
     _check_not_random(forward)
-    outputs = [o for o in forward.graph_signature.output_specs if o.kind is OutputKind.USER_OUTPUT]
-    if len(outputs) != 1:
-        raise ExportRefused(
-            f"the model returns {len(outputs)} results",
-            why="a plan's eval graph gives one tensor of scores",
-            repair="return the scores alone",
-        )
-    return _flatten(forward, {"scores": outputs[0].arg.name}, (batch,))
+    output = forward.graph_signature.user_outputs[-1]
+    return _flatten(forward, {"scores": output}, (batch,))
 
 
 @contextmanager
@@ -148,25 +139,10 @@ def _tracing() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's notes to itself
+        with sdpa_kernel(SDPBackend.MATH), quiet():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _check_loss(forward: ExportedProgram) -> None:
-    outputs = [o for o in forward.graph_signature.output_specs if o.kind is OutputKind.USER_OUTPUT]
-    node = next(n for n in forward.graph.nodes if n.op == "output")
-    values = [a.meta.get("val") for a in node.all_input_nodes if a.name == outputs[0].arg.name]
-    value = values[0] if values else None
-    if len(outputs) != 1 or value is None or value.shape != () or value.dtype != torch.float32:
-        found = "nothing" if value is None else f"{value.dtype} {list(value.shape)}"
-        raise ExportRefused(
-            f"the loss is {found}",
-            why="it must be one float32 number, the mean over the batch",
-            repair="end the loss with .mean()",
-        )
 
 
 def _check_not_random(program: ExportedProgram) -> None:
@@ -175,7 +151,7 @@ def _check_not_random(program: ExportedProgram) -> None:
             modules = node.meta.get("nn_module_stack") or {}
             where = next((path for path, _ in reversed(modules.values()) if path), "the model")
             raise ExportRefused(
-                f"{where.removeprefix('model.')} draws random numbers ({node.target})",
+                f"{where.removeprefix(_PREFIX)} draws random numbers ({node.target})",
                 why="a step must give the same gradient for the same batch on every machine",
                 repair="switch dropout and noise off before the export",
             )
@@ -199,11 +175,11 @@ def _joint_results(joint: ExportedProgram, trained: Sequence[str]) -> dict[str, 
         ):
             buffers[f"buffer::{target}"] = name
     missing = [name for name in trained if name not in gradients]
-    if missing:
+    if missing or not losses:
         raise ExportRefused(
-            f"{missing[0]} gets no gradient",
-            why="the loss does not depend on it",
-            repair=f"use it, or freeze it: {missing[0]}.requires_grad_(False)",
+            f"the traced gradient lacks {missing[0] if missing else 'the loss'}",
+            why="torch's joint trace lost an output",
+            repair="report this with the model",
         )
     return losses | {f"grad::{name}": gradients[name] for name in trained} | buffers
 
@@ -222,16 +198,25 @@ def _flatten(
             arguments.append(batch_inputs)
             batch_inputs += 1
             continue
+        if not node.users:
+            graph.graph.erase_node(node)
+            continue
         value = _tensor(program, spec.target).detach().clone()
-        if not value.is_floating_point():
-            _check_integer(spec.target, node, spec.target in mutated)
+        if not value.is_floating_point() and spec.target in mutated:
+            raise ExportRefused(
+                f"{spec.target.removeprefix(_PREFIX)} is an integer buffer that changes "
+                "and is used",
+                why="a plan carries float32 state only",
+                repair="make it a float32 buffer, or do without it",
+            )
         fixed = spec.kind is InputKind.CONSTANT_TENSOR or spec.persistent is False
         constant = fixed or not value.is_floating_point()
         arguments.append(value if constant else spec.target)
+    graph.recompile()
     flat = _Flat(graph, arguments)
     values = tuple(_tensor(program, name).detach().clone() for name in flat.names)
     axes = ((*({0: _BATCH} for _ in inputs), *({} for _ in values)),)
-    with torch.no_grad(), refusing("the traced model cannot be made flat", _TRACE_REPAIR):
+    with torch.no_grad(), quiet(), refusing("the traced model cannot be made flat", _TRACE_REPAIR):
         exported = torch.export.export(flat, (*inputs, *values), dynamic_shapes=axes, strict=False)
     names = tuple(name.removeprefix(_PREFIX) for name in flat.names)
     return FlatProgram(exported, names, tuple(results))
@@ -243,16 +228,6 @@ def _return_only(graph: GraphModule, names: Sequence[str]) -> None:
     output = next(node for node in graph.graph.nodes if node.op == "output")
     output.args = (tuple(by_name[name] for name in names),)
     graph.graph.eliminate_dead_code()
-    graph.recompile()
-
-
-def _check_integer(name: str, node: Node, mutated: bool) -> None:
-    if mutated and node.users:
-        raise ExportRefused(
-            f"{name.removeprefix(_PREFIX)} is an integer buffer that changes and is used",
-            why="a plan carries float32 state only",
-            repair="make it a float32 buffer, or do without it",
-        )
 
 
 def _tensor(program: ExportedProgram, name: str) -> Tensor:
