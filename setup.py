@@ -83,7 +83,7 @@ def build_requirements() -> list[str]:
     if not WANTED or LIBRARY.is_fresh(LIBRARY.library_path(MACHINE)):
         return []
     linker = [] if LIBRARY.system_linker(MACHINE) else ["ziglang>=0.13"]
-    return ["numba>=0.61", *linker]
+    return ["numba>=0.62", *linker]
 
 
 class WithLibrary(Distribution):
