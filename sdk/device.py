@@ -446,7 +446,11 @@ class DeviceMachine:
             return []
         self._training = None
         round_ = announced.round
-        self._store.save_pending(update_of(self._store, announced, outcome, event.holdout))
+        self._store.save_pending(
+            update_of(self._store, announced, outcome, event.holdout),
+            plan=round_.plan.sha256,
+            kept=None if outcome.kept is None else outcome.kept.astype("<f4").tobytes(),
+        )
         report = Report(
             "trained",
             {

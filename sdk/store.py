@@ -35,7 +35,9 @@ create table if not exists device (
     seq integer not null,
     epoch integer,
     c_i blob,
-    last_base blob
+    last_base blob,
+    kept_plan blob,
+    kept blob
 );
 create table if not exists outbox (
     id integer primary key check (id = 1),
@@ -102,7 +104,7 @@ class Store:
             row = self._db.one("select name from device")
             if row is None:
                 self._db.run(
-                    "insert into device values (1, ?, ?, 0, 0, null, null, null)",
+                    "insert into device values (1, ?, ?, 0, 0, null, null, null, null, null)",
                     device,
                     nonce or os.urandom(16),
                 )
@@ -183,8 +185,18 @@ class Store:
         with self._db.transaction():
             self._db.run("update device set epoch = ?, c_i = ?", epoch, c_i.astype("<i8").tobytes())
 
-    def save_pending(self, pending: Pending) -> None:
-        """The transaction after training."""
+    def kept(self, plan: bytes) -> bytes | None:
+        """What this device keeps of the plan to itself, float32; None before the first round."""
+        kept_plan, kept = self._row("kept_plan, kept")
+        return kept if kept_plan == plan else None
+
+    def save_pending(
+        self, pending: Pending, *, plan: bytes | None = None, kept: bytes | None = None
+    ) -> None:
+        """The transaction after training.
+
+        ``kept``: what stays on the device, whatever the receipt will say.
+        """
         blob = None if pending.c_i_next is None else pending.c_i_next.astype("<i8").tobytes()
         with self._db.transaction():
             self._db.run(
@@ -198,6 +210,8 @@ class Store:
                 pending.body,
                 blob,
             )
+            if kept is not None:
+                self._db.run("update device set kept_plan = ?, kept = ?", plan, kept)
 
     def settle(self, uid: bytes, *, counted: bool, reason: str) -> bool:
         """The transaction on the receipt; False (and nothing done) for another update's."""

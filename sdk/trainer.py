@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,7 +59,8 @@ class Outcome:
     ``delta_y`` float32 [n_update]; ``delta_c`` int64 [n_train] on the grid, as it will be
     counted; ``delta_c_sent`` float32 [n_train] where it travels. ``loss`` is the mean
     data loss over the steps, ``objective`` adds the proximal term, ``drift`` is
-    ||y - x|| over the trained parameters.
+    ||y - x|| over the trained parameters. ``kept`` float32: what stays on the device,
+    where the plan keeps something there.
     """
 
     delta_y: F32
@@ -71,6 +72,7 @@ class Outcome:
     loss: float
     objective: float
     drift: float
+    kept: F32 | None = None
 
 
 def batches(
@@ -101,18 +103,22 @@ def train(
     seed: int,
     device: str,
     round_: int,
+    local: Sequence[slice] = (),
+    kept: F32 | None = None,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] = lambda _step, _of: None,
 ) -> Outcome:
     """Run a device's local steps from the model ``x`` (float32 [n_params]).
 
-    ``c`` float32 and ``c_i`` int64 [n_train] where the algorithm has controls. ``stop`` is
+    ``c`` float32 and ``c_i`` int64 [n_train] where the algorithm has controls. ``local``:
+    the parts of the vector that each device keeps to itself (batch statistics), ``kept``
+    their values after the last round; their delta_y is zero. ``stop`` is
     asked after each step; what was done until then counts (partial work, FedProx's
     inexact solution). Raises ``TrainingFailed`` where no step was run or the result
     cannot be sent.
     """
     params = session.params
-    params[: len(x)] = x
+    _place(params, x, local, kept)
     controls = isinstance(algorithm, Scaffold)
     work = Work(
         y=params[:n_train],
@@ -125,7 +131,7 @@ def train(
     full_gradient = None
     if isinstance(algorithm, Scaffold) and algorithm.option == "I":
         full_gradient = _full_gradient(session, data, batch, n_train)
-        params[: len(x)] = x  # the pass may have moved buffers
+        _place(params, x, local, kept)  # the pass may have moved buffers
     step = algorithm.stepper(work)
     planned = algorithm.planned_steps(len(data))
     rate_sum = loss_sum = penalty_sum = 0.0
@@ -144,6 +150,8 @@ def train(
         if steps >= planned or stop():
             break
     delta_y = params[:n_update] - x[:n_update]
+    for part in local:
+        delta_y[part] = 0
     if not np.isfinite(delta_y).all():
         raise TrainingFailed("the parameters are no longer finite: lower local_lr")
     delta_c = sent = None
@@ -166,7 +174,20 @@ def train(
         loss=loss_sum / steps,
         objective=(loss_sum + penalty_sum) / steps,
         drift=kernels.norm(delta_y[:n_train]),
+        kept=np.concatenate([params[part] for part in local]) if local else None,
     )
+
+
+def _place(params: F32, x: F32, local: Sequence[slice], kept: F32 | None) -> None:
+    """Start from the model, and from what this device has kept."""
+    params[: len(x)] = x
+    if kept is None:
+        return
+    start = 0
+    for part in local:
+        size = part.stop - part.start
+        params[part] = kept[start : start + size]
+        start += size
 
 
 def _full_gradient(session: Session, data: Data, batch: int, n_train: int) -> NDArray[np.float64]:

@@ -23,6 +23,8 @@ __all__ = ["LoadData", "TrainingBroke", "TrainingWorker"]
 
 LoadData = Callable[[], tuple[object, object]]
 
+_Stored = tuple[bytes | None, bytes | None]  # c_i and what is kept, as the store has them
+
 # Of the time a round leaves, this share is for training; the rest is for the upload.
 _SHARE = 0.8
 
@@ -90,9 +92,10 @@ class TrainingWorker:
         self._wanted = announced.base
         # Read here: the store is the driver's, and its thread's alone.
         control = self._store.packed_control()
+        kept = self._store.kept(announced.round.plan.sha256)
         self._thread = threading.Thread(
             target=self._run,
-            args=(announced, control, time.monotonic() + _SHARE * effect.seconds),
+            args=(announced, (control, kept), time.monotonic() + _SHARE * effect.seconds),
             name="training",
             daemon=True,
         )
@@ -108,10 +111,10 @@ class TrainingWorker:
             self._thread.join()
             self._thread = None
 
-    def _run(self, announced: Announced, control: bytes | None, until: float) -> None:
+    def _run(self, announced: Announced, stored: _Stored, until: float) -> None:
         base = announced.base
         try:
-            event = self._train(announced, control, until)
+            event = self._train(announced, stored, until)
         except TrainingFailed as error:
             self._answer(TrainingStopped(base, str(error)))
         except KelletError as error:
@@ -125,13 +128,14 @@ class TrainingWorker:
         else:
             self._answer(event)
 
-    def _train(self, announced: Announced, control: bytes | None, until: float) -> Trained:
+    def _train(self, announced: Announced, stored: _Stored, until: float) -> Trained:
         round_ = announced.round
         opened = self._open(round_.plan.sha256)
         plan = opened.plan
         model = np.frombuffer(self._cache[round_.model.sha256], "<f4")
         if len(model) != plan.n_params:
             raise PlanError("the announced model does not fit the announced plan")
+        control, kept = stored
         c = c_i = None
         if round_.control is not None:
             c = np.frombuffer(self._cache[round_.control.sha256], "<f4")
@@ -152,6 +156,8 @@ class TrainingWorker:
             seed=round_.seed,
             device=self._device,
             round_=round_.round,
+            local=plan.local,
+            kept=None if kept is None else np.frombuffer(kept, "<f4"),
             stop=lambda: self._wanted != announced.base or time.monotonic() > until,
             progress=note,
         )

@@ -376,6 +376,7 @@ class _Client:
         plan, announced = self._simulation.plan, effect.announced
         round_ = announced.round
         control = round_.control
+        kept = self.store.kept(round_.plan.sha256)
         try:
             outcome = train(
                 self._simulation.session,
@@ -389,6 +390,8 @@ class _Client:
                 seed=round_.seed,
                 device=self._device,
                 round_=round_.round,
+                local=plan.local,
+                kept=None if kept is None else np.frombuffer(kept, "<f4"),
             )
         except TrainingFailed as error:
             return TrainingStopped(announced.base, str(error))

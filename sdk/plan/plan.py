@@ -102,6 +102,15 @@ class Plan:
         return self.manifest.n_train
 
     @property
+    def local(self) -> tuple[slice, ...]:
+        """The parts of the vector that each device keeps to itself (batch statistics)."""
+        return tuple(
+            slice(tensor.offset, tensor.offset + tensor.size)
+            for tensor in self.manifest.tensors
+            if tensor.aggregate == "local"
+        )
+
+    @property
     def step_graph(self) -> memoryview:
         """The encoded ONNX model of a step."""
         return self._contents.step
