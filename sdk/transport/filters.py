@@ -176,4 +176,14 @@ def _match_filter(node: _Node[V], levels: list[str], depth: int, found: list[V])
     for name, child in node.below.items():
         if depth == 0 and name.startswith("$"):
             continue
-        _match_filter(child, levels, depth if level == "#" else depth + 1, found)
+        if level == "#":
+            _collect(child, found)
+        else:
+            _match_filter(child, levels, depth + 1, found)
+
+
+def _collect(node: _Node[V], found: list[V]) -> None:
+    """Take everything at and below a node."""
+    found.extend(node.here)
+    for child in node.below.values():
+        _collect(child, found)
