@@ -82,6 +82,11 @@ class Roster:
             )
         key = (device, message.nonce)
         known = self._members.get(key)
+        if known and known.state == "left" and message.pending == known.last_uid:
+            # It has left, and does not know yet: the receipt was lost.
+            receipt = self._ledger.receipt(known.last_uid)
+            welcome = Welcome(boot=message.boot, epoch=epoch, receipt=receipt, audit="none")
+            return Greeting(welcome, "left")
         fault = self._check(known, message, epoch) if known else _stranger(message, epoch)
         if fault:
             if known is not None:
