@@ -1,0 +1,45 @@
+"""One device's round on a plan's real gradients, as a driver runs it."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from kellet import kernels
+from kellet.sdk.algorithms import FedAvg
+from kellet.sdk.plan import Plan
+from kellet.sdk.trainer import Data, Outcome, train
+
+__all__ = ["control", "run"]
+
+
+def control(values: ArrayLike) -> Any:
+    """A control variate on the grid, int64."""
+    return kernels.to_grid(np.atleast_1d(np.asarray(values, np.float64)))
+
+
+def run(
+    plan: Plan,
+    algorithm: FedAvg,
+    x: ArrayLike,
+    data: tuple[ArrayLike, ArrayLike],
+    *,
+    c: ArrayLike | None = None,
+    c_i: ArrayLike | None = None,
+    **options: Any,
+) -> Outcome:
+    """Train from the model ``x``; the controls are given as plain numbers."""
+    if algorithm.controls:
+        c = np.zeros(plan.n_train) if c is None else c
+        c_i = np.zeros(plan.n_train) if c_i is None else c_i
+    return train(
+        plan.session(),
+        algorithm,
+        Data(*plan.check_data(*data)),
+        x=np.atleast_1d(np.asarray(x, np.float32)),
+        n_train=plan.n_train,
+        n_update=plan.n_update,
+        c=None if c is None else np.atleast_1d(np.asarray(c, np.float32)),
+        c_i=None if c_i is None else control(c_i),
+        **{"seed": 0, "device": "a", "round_": 1} | options,
+    )
