@@ -1,0 +1,147 @@
+"""The program ``kellet``: finds its commands, runs one, and ends with a code that means something.
+
+A command is an entry point in the group ``kellet.commands``: a ``cyclopts.App`` or a
+function, which may return an exit code. Only the command that is asked for is
+imported, so that ``kellet run`` never imports the server.
+
+Exit codes: 0, those of ``kellet.sdk.errors``, 128 + n after signal n, and 70 for a fault
+in Kellet itself. ``KELLET_DEBUG=1`` shows tracebacks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from cyclopts import App, CycloptsError, Parameter
+
+from kellet.sdk import signals
+from kellet.sdk.console import print_error
+from kellet.sdk.errors import ExtraMissing, KelletError, StorageError, UsageError
+
+__all__ = ["GROUP", "SUMMARIES", "main", "run"]
+
+GROUP = "kellet.commands"
+OURSELVES_TO_BLAME = 70
+READER_GONE = 141  # 128 + SIGPIPE
+
+# One line for each of our commands, so that `kellet --help` need not import them.
+SUMMARIES = {
+    "demo": "A whole fleet on this machine: broker, aggregator and devices that come and go.",
+    "plan": "Show, check or export a plan: what a device trains.",
+    "report": "Make the HTML report of a run that was kept.",
+    "run": "Take part in a fleet as a device.",
+    "server": "Run a fleet's rounds beside a broker.",
+    "simulate": "Train over many clients in this process, with the same code.",
+}
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(tokens: Sequence[str]) -> int:
+    """Run the command that ``tokens`` name; the exit code."""
+    json = "--json" in tokens
+    signals.install()
+    try:
+        result = _app(tokens)(tokens)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except KelletError as error:
+        return _failed(error, json)
+    except CycloptsError as error:
+        command = next((t for t in tokens[:1] if not t.startswith("-")), "")
+        command = f"kellet {command}" if command in SUMMARIES else "kellet"
+        what = str(error).strip().rstrip(".")
+        return _failed(UsageError(what, repair=f"see {command} --help"), json)
+    except signals.Interrupted as error:
+        print(f"kellet: stopped by {error.number.name}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    except ModuleNotFoundError as error:
+        return _failed(_missing(error), json)
+    except OSError as error:
+        return _failed(_disk(error), json)
+    except Exception as error:  # the last line of defence: said in words, never as a traceback
+        return _failed(_fault(error), json)
+
+
+def _app(tokens: Sequence[str]) -> App:
+    """The program, with the command that is asked for and the names of the others."""
+    app = App(
+        name="kellet",
+        help="Federated learning on small devices over MQTT: SCAFFOLD, FedProx, FedAvg.",
+        version=_version,
+        version_flags=["--version"],
+        default_parameter=Parameter(negative=(), show_env_var=False),
+        help_format="plaintext",
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+    wanted = tokens[0] if tokens else ""
+    for entry in sorted(metadata.entry_points(group=GROUP), key=lambda entry: entry.name):
+        if entry.name in SUMMARIES and entry.name != wanted:
+            app.command(App(name=entry.name, help=SUMMARIES[entry.name]))
+        else:
+            app.command(entry.load(), name=entry.name)
+    return app
+
+
+def _version() -> str:
+    return metadata.version("kellet")
+
+
+def _failed(error: KelletError, json: bool) -> int:
+    if os.environ.get("KELLET_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exception(error.__cause__ or error)
+    print_error(error, json=json)
+    return error.exit_code
+
+
+def _missing(error: ModuleNotFoundError) -> KelletError:
+    """Name the extra that brings a package, from what our own metadata requires."""
+    package = (error.name or "").partition(".")[0]
+    for requirement in metadata.requires("kellet") or () if package != "kellet" else ():
+        name, _, condition = requirement.partition(";")
+        extra = re.search(r"""extra\s*==\s*["'](\w+)["']""", condition)
+        if extra and re.match(r"[\w.-]+", name)[0].replace("-", "_") == package:  # type: ignore[index]
+            missing = ExtraMissing(extra[1], package)
+            missing.__cause__ = error
+            return missing
+    return _fault(error)
+
+
+def _disk(error: OSError) -> KelletError:
+    where = error.filename or "a file"
+    failed = StorageError(
+        f"{where} cannot be read or written",
+        why=error.strerror or str(error),
+        repair="check the path, its permissions and the space on the disk",
+    )
+    failed.__cause__ = error
+    return failed
+
+
+def _fault(error: Exception) -> KelletError:
+    fault = KelletError(
+        "a fault in Kellet",
+        why=f"{type(error).__name__}: {error}",
+        repair="nothing that was receipted is lost; KELLET_DEBUG=1 shows where, please report it",
+    )
+    fault.exit_code = OURSELVES_TO_BLAME
+    fault.__cause__ = error
+    return fault
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The device's commands: each module has a ``command``, a ``cyclopts.App``."""

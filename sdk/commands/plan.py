@@ -1,0 +1,264 @@
+"""``kellet plan``: show, check and export what devices train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from kellet.sdk.console import Console
+from kellet.sdk.errors import UsageError
+
+if TYPE_CHECKING:
+    from kellet.sdk.plan import Plan
+
+__all__ = ["command"]
+
+command = App(name="plan", help="Show, check or export a plan: what a device trains.")
+MIB = 1 << 20
+
+
+@command.command
+def show(plan: str, /, *, digest: str | None = None, json: bool = False) -> None:
+    """Say what a plan trains, or what a trained model takes.
+
+    Parameters
+    ----------
+    plan
+        A .kplan file, a built-in plan (wisdm or har), or an aggregator's model.onnx.
+    digest
+        SHA-256 that the plan must have.
+    json
+        Answer with one JSON object.
+    """
+    from kellet.sdk.commands import checkpoint
+
+    facts: dict[str, Any]
+    if checkpoint.is_model(plan):
+        facts = checkpoint.describe(Path(plan))
+        text = checkpoint.words(facts)
+    else:
+        facts = _facts(_open(plan, digest))
+        text = _words(facts)
+    with Console(json=json) as console:
+        console.result(facts, text)
+
+
+@command.command
+def check(plan: str, /, *, digest: str | None = None, json: bool = False) -> None:
+    """Verify a plan and run its self-test on this machine.
+
+    Parameters
+    ----------
+    plan
+        A .kplan file or a built-in plan (wisdm or har).
+    digest
+        SHA-256 that the plan must have.
+    json
+        Answer with one JSON object.
+    """
+    opened = _open(plan, digest)
+    result = opened.self_test()
+    import onnxruntime
+
+    from kellet.kernels import backend
+
+    facts = {
+        "plan": opened.manifest.name,
+        "id": opened.hex_id,
+        "good": True,
+        "loss": result.loss,
+        "loss_error": result.loss_error,
+        "gradient_error": result.gradient_error,
+        "score_error": result.score_error,
+        "seconds": round(result.seconds, 4),
+        "kernels": backend(),
+        "onnxruntime": onnxruntime.__version__,
+        "memory_bytes": _memory(opened),
+    }
+    lines = [
+        f"{facts['plan']} is sound: this machine computes what the plan's author did.",
+        f"  largest error  {max(result.loss_error, result.gradient_error, result.score_error):.1e}"
+        " of loss, gradient and scores",
+        f"  kernels        {facts['kernels']}",
+        f"  onnxruntime    {facts['onnxruntime']}",
+        "  memory         " + _memory_words(_memory(opened)),
+    ]
+    with Console(json=json) as console:
+        console.result(facts, "\n".join(lines))
+
+
+@command.command
+def export(
+    function: str,
+    /,
+    *,
+    output: Annotated[Path, Parameter(name=["--output", "-o"])],
+    name: str | None = None,
+    labels: str = "",
+    columns: str = "",
+    unit: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    statistics: Literal["mean", "local"] = "mean",
+    licence: str = "",
+    author: str = "",
+    description: str = "",
+    json: bool = False,
+) -> None:
+    """Turn a PyTorch model into a plan, checked against torch (needs the extra authoring).
+
+    Parameters
+    ----------
+    function
+        MODULE:FUNCTION, called without arguments, returns
+        (model, loss, example batch, example labels); loss may be None for cross-entropy.
+    output
+        File to write, such as mymodel.kplan.
+    name
+        The plan's name; the file's, unless given.
+    labels
+        Names of the classes, with commas between them.
+    columns
+        Names of the input's columns, with commas between them.
+    unit
+        What the input's numbers are measured in.
+    low
+        Least value of the input.
+    high
+        Largest value of the input.
+    statistics
+        Whether running statistics are averaged, or stay local.
+    licence
+        Licence of the model.
+    author
+        Who made it.
+    description
+        What it is for.
+    json
+        Answer with one JSON object.
+    """
+    from kellet.sdk.authoring import export as export_plan
+    from kellet.sdk.commands.functions import call, find_function
+    from kellet.sdk.durable import write_file
+
+    made = call(find_function(function, "FUNCTION"), function)
+    if not isinstance(made, tuple) or len(made) != 4:
+        raise UsageError(
+            f"{function} returned a {type(made).__name__}",
+            why="an export needs four things",
+            repair="return model, loss, example_batch, example_labels",
+        )
+    plan = export_plan(
+        *made,
+        name=name or output.stem,
+        label_names=_listed(labels),
+        columns=_listed(columns),
+        unit=unit,
+        low=low,
+        high=high,
+        statistics=statistics,
+        licence=licence,
+        author=author,
+        description=description,
+    )
+    write_file(output, plan.raw)
+    facts = _facts(plan) | {"file": str(output)}
+    with Console(json=json) as console:
+        console.result(facts, f"{_words(facts)}\nwritten to {output}")
+
+
+def _open(plan: str, digest: str | None) -> Plan:
+    from kellet.sdk.plan import Plan
+
+    return Plan.open(plan, digest=digest)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",")) if text else ()
+
+
+def _memory(plan: Plan) -> dict[int, int]:
+    """Bytes at work in a training step by batch size: activations, parameters, gradients."""
+    vectors = 4 * (plan.n_params + plan.n_train)
+    return {batch: vectors + size for batch, size in sorted(plan.manifest.memory.items())}
+
+
+def _memory_words(memory: dict[int, int]) -> str:
+    return ", ".join(f"{size / MIB:.2f} MiB at batch {b}" for b, size in memory.items())
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    manifest = plan.manifest
+    return {
+        "plan": manifest.name,
+        "id": plan.hex_id,
+        "bytes": len(plan.raw),
+        "parameters": plan.n_params,
+        "trained": plan.n_train,
+        "buffers": plan.n_update - plan.n_train,
+        "frozen": plan.n_params - plan.n_update,
+        "input": {
+            "shape": list(manifest.input.shape),
+            "dtype": manifest.input.dtype,
+            "unit": manifest.input.unit,
+            "columns": list(manifest.input.columns),
+            "low": manifest.input.low,
+            "high": manifest.input.high,
+        },
+        "labels": {
+            "classes": manifest.labels.classes,
+            "names": list(manifest.labels.names),
+            "dtype": manifest.labels.dtype,
+            "shape": list(manifest.labels.shape),
+        },
+        "loss": manifest.loss,
+        "tensors": [
+            {
+                "name": tensor.name,
+                "shape": list(tensor.shape),
+                "role": tensor.role,
+                "aggregate": tensor.aggregate,
+            }
+            for tensor in manifest.tensors
+        ],
+        "memory_bytes": _memory(plan),
+        "update_bytes": 4 * plan.n_update,
+        "opset": manifest.opset,
+        "min_onnxruntime": manifest.min_onnxruntime,
+        "licence": manifest.licence,
+        "author": manifest.author,
+        "description": manifest.description,
+    }
+
+
+def _words(facts: dict[str, Any]) -> str:
+    columns = facts["input"]["columns"]
+    names = facts["labels"]["names"]
+    counts = ", ".join(f"{facts[k]:,} {k}" for k in ("trained", "buffers", "frozen") if facts[k])
+    rows = {
+        "id": facts["id"],
+        "about": facts["description"],
+        "input": f"{facts['input']['dtype']} [n{_axes(facts['input']['shape'])}]"
+        + (f" {facts['input']['unit']}" if facts["input"]["unit"] else "")
+        + (f": {', '.join(columns[:4])}{', ...' if len(columns) > 4 else ''}" if columns else ""),
+        "labels": f"{facts['labels']['dtype']} [n{_axes(facts['labels']['shape'])}]"
+        + (f": {', '.join(f'{i} {name}' for i, name in enumerate(names))}" if names else ""),
+        "loss": facts["loss"],
+        "parameters": f"{facts['parameters']:,} ({counts})",
+        "an update": f"{facts['update_bytes']:,} bytes",
+        "a step": _memory_words(facts["memory_bytes"]),
+        "needs": f"onnxruntime {facts['min_onnxruntime']} (opset {facts['opset']})",
+        "licence": facts["licence"],
+        "author": facts["author"],
+    }
+    lines = [f"{facts['plan']}: a plan of {facts['bytes']:,} bytes"]
+    lines += [f"  {key:<11} {value}" for key, value in rows.items() if value]
+    lines.append("  tensors")
+    lines += [f"    {t['role']:<7} {t['name']:<24} {t['shape']}" for t in facts["tensors"]]
+    return "\n".join(lines)
+
+
+def _axes(shape: list[int]) -> str:
+    return "".join(f", {size}" for size in shape)

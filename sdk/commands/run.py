@@ -1,0 +1,173 @@
+"""``kellet run``: a device as a process."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from kellet.sdk.commands.functions import data_function
+from kellet.sdk.commands.link import LinkOptions
+from kellet.sdk.console import Console
+from kellet.sdk.signals import orderly_stop
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from kellet.sdk.protocol.effects import Report
+
+__all__ = ["command"]
+
+command = App(name="run")
+
+
+@command.default
+def run(
+    device: str,
+    /,
+    *,
+    broker: Annotated[str, Parameter(env_var="KELLET_BROKER")],
+    data: str,
+    state: Path,
+    until_finished: bool = False,
+    leave: bool = False,
+    holdout: float = 0.0,
+    link: LinkOptions | None = None,
+    json: bool = False,
+) -> None:
+    """Take part in a fleet as a device.
+
+    Trains on this machine's own data when the aggregator asks, and sends what it
+    learned. Stop it at any time, by Ctrl-C or by pulling the plug: started again
+    with the same --state it goes on, and nothing is counted twice.
+
+    Parameters
+    ----------
+    device
+        This device's id: letters, digits, - and _.
+    broker
+        Address of the broker: mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT.
+        The variable KELLET_BROKER serves too, and keeps a password off the process list.
+    data
+        MODULE:FUNCTION, called with the device's id, returns this device's (x, y).
+    state
+        Directory with the device's control variate and outbox. It must outlive the process.
+    until_finished
+        End when the aggregator says that its rounds are done.
+    leave
+        Settle what is pending, take this device out of the fleet, and end.
+    holdout
+        Share of the data that is kept aside to judge the models that come.
+    json
+        Report in JSON lines.
+    """
+    load = data_function(data)
+    from kellet.sdk.runner import Device
+
+    link = link or LinkOptions()
+    with Console(json=json) as console:
+        teller = _Teller(console, device)
+        instance = Device(
+            device,
+            broker=broker,
+            data=load,
+            state=state,
+            fleet=link.fleet,
+            holdout=holdout,
+            on_report=teller.tell,
+            **link.for_link(),
+        )
+        console.say(f"{device}: looking for a fleet at {_without_password(broker)}")
+        with orderly_stop(instance.stop):
+            instance.run(until_finished=until_finished, leave=leave)
+        console.say(f"{device}: {teller.ending()}")
+
+
+class _Teller:
+    """Puts a device's reports into words, and keeps the line that sums it up."""
+
+    def __init__(self, console: Console, device: str) -> None:
+        self._console = console
+        self._device = device
+        self._doing = "waiting for a round"
+        self._counted = self._refused = 0
+        self._peak = 0.0
+        self._began = time.monotonic()
+
+    def tell(self, report: Report) -> None:
+        facts = report.data
+        self._console.event(report.kind, facts)
+        self._note(report.kind, facts)
+        text = _words(report.kind, facts)
+        if text:
+            self._console.say(f"{time.strftime('%H:%M:%S')} {text}")
+        self._console.show(self._line)
+
+    def ending(self) -> str:
+        return f"done; {self._counted} updates counted, {self._refused} not"
+
+    def _note(self, kind: str, facts: dict[str, Any]) -> None:
+        if kind == "settled":
+            self._counted += bool(facts["counted"])
+            self._refused += not facts["counted"]
+            self._peak = facts.get("peak_mb", self._peak)
+        doing = _DOING.get(kind)
+        if doing:
+            self._doing = doing.format(**facts)
+
+    def _line(self) -> RenderableType:
+        from rich.text import Text
+
+        return Text.assemble(
+            (self._device, "bold"),
+            f"  {self._doing}  ",
+            (f"{self._counted} counted", "green"),
+            f", {self._refused} not",
+            (f"  {self._peak:.0f} MB" if self._peak else "", "dim"),
+        )
+
+
+_DOING = {
+    "welcome": "waiting for a round",
+    "idle": "idle: the aggregator is {reason}",
+    "fetched": "training",
+    "trained": "sending round {round}",
+    "settled": "waiting for a round",
+    "link_lost": "no link to the broker, trying again",
+}
+
+
+def _words(kind: str, facts: dict[str, Any]) -> str:
+    """One line about a report; empty where people need none."""
+    match kind:
+        case "welcome":
+            return f"in touch with the aggregator, control epoch {facts['epoch']}"
+        case "trained":
+            return (
+                f"round {facts['round']}: {facts['steps']} steps, loss {facts['loss']:.4f}, "
+                f"drift {facts['drift']:.3f}"
+            )
+        case "settled" if facts["counted"]:
+            return f"round {facts['round']}: counted"
+        case "settled":
+            return f"round {facts['round']}: not counted ({facts['reason']})"
+        case "abort":
+            return f"round {facts['round']}: given up: {facts['reason']}"
+        case "link_lost":
+            return f"the link is lost: {facts['reason']}; trying again"
+        case "idle":
+            return f"the aggregator is {facts['reason']}"
+        case "epoch":
+            return f"a new control epoch, {facts['epoch']}: the control variate starts at zero"
+        case "enrolled_anew":
+            return f"enrolled anew: {facts['why']}"
+        case "refused":
+            return f"a message was refused: {facts['error']}"
+    return ""
+
+
+def _without_password(broker: str) -> str:
+    scheme, separator, rest = broker.partition("://")
+    return scheme + separator + rest.rpartition("@")[2]
