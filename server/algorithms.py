@@ -49,11 +49,11 @@ def announced_control(control: ExactSum, members: int) -> F32:
     return control.mean(members).astype(np.float32)
 
 
-def explicit_agrees(c_a: F32, delta_y: F32, rate_sum: float, delta_c: F32) -> bool:
-    """Whether an explicit delta_c of option II is the one that delta_y implies.
+def explicit_agrees(implied: I64, delta_c: F32) -> bool:
+    """Whether an explicit delta_c of option II is the one ``implied`` by delta_y, on the grid.
 
     Within the rounding of delta_c to float32 and one step of the grid.
     """
-    implied = kernels.from_grid(kernels.derived_delta_c(c_a, delta_y, rate_sum))
-    error = np.abs(implied - delta_c.astype(np.float64))
-    return bool(np.all(error <= np.abs(implied) * 2.0**-23 + 2.0**-47))
+    exact = kernels.from_grid(implied)
+    error = np.abs(exact - delta_c.astype(np.float64))
+    return bool(np.all(error <= np.abs(exact) * 2.0**-23 + 2.0**-47))

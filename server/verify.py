@@ -63,12 +63,13 @@ def vector_fault(body: Body, terms: Terms) -> str:
     if terms.max_norm and kernels.norm(delta_y) > terms.max_norm:
         return "norm"
     algorithm = terms.algorithm
-    if body.delta_c is not None and isinstance(algorithm, Scaffold) and algorithm.option == "II":
+    if isinstance(algorithm, Scaffold) and algorithm.option == "II":
         assert terms.control is not None
         trained = delta_y[: terms.n_train]
         try:
-            if not explicit_agrees(terms.control, trained, body.header.rate_sum, body.delta_c):
-                return "inconsistent"
+            implied = kernels.derived_delta_c(terms.control, trained, body.header.rate_sum)
         except ValueError:
             return "range"
+        if body.delta_c is not None and not explicit_agrees(implied, body.delta_c):
+            return "inconsistent"
     return ""
