@@ -73,8 +73,8 @@ def build_library(machine: str) -> None:
         )
     if done.returncode != 0:
         sys.exit(
-            f"the kernels could not be compiled for {machine}: see above. "
-            "KELLET_KERNELS=numpy builds without them, and NumPy computes"
+            f"the kernels could not be compiled for {machine}: see above. Without build isolation, "
+            "pip install numba first; KELLET_KERNELS=numpy leaves the library out"
         )
 
 
@@ -84,6 +84,12 @@ def build_requirements() -> list[str]:
         return []
     linker = [] if LIBRARY.system_linker(MACHINE) else ["ziglang>=0.13"]
     return ["numba>=0.62", *linker]
+
+
+def can_build(machine: str) -> bool:
+    """Whether what compiling needs is installed in this very environment."""
+    found = importlib.util.find_spec
+    return bool(found("numba") and (LIBRARY.system_linker(machine) or found("ziglang")))
 
 
 class WithLibrary(Distribution):
@@ -116,14 +122,15 @@ class BuildWheel(bdist_wheel):
 
 
 class SourceArchive(sdist):
-    """Carry the library for each processor that it can be linked for here."""
+    """Carry the library for this processor, and for others that can be built for here."""
 
     def run(self) -> None:
         for machine in LIBRARY.MACHINES if WANTED else ():
-            if machine == MACHINE or LIBRARY.system_linker(machine):
+            library = LIBRARY.library_path(machine)
+            if machine == MACHINE or can_build(machine):
                 build_library(machine)
-            elif not LIBRARY.is_fresh(LIBRARY.library_path(machine)):
-                LIBRARY.library_path(machine).unlink(missing_ok=True)
+            elif not LIBRARY.is_fresh(library):
+                library.unlink(missing_ok=True)
         super().run()
 
 

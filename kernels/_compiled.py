@@ -55,6 +55,7 @@ class CompiledBackend:
         pointers = [ctypes.c_void_p(array.__array_interface__["data"][0]) for array in arrays]
         length = ctypes.c_int64(arrays[0].size)
 
+        # The pointers own nothing: the default keeps the arrays for as long as the step.
         def run(*scalars: float, _alive: Any = arrays) -> Any:
             return function(*pointers, *scalars, length)
 

@@ -6,9 +6,9 @@ XGETBV whether the system saves the wide registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 
-__all__ = ["LEVELS", "x86_dispatch"]
+__all__ = ["LEVELS", "suffix", "x86_dispatch"]
 
 LEVELS = (2, 3, 4)
 
@@ -74,7 +74,7 @@ wide:
 leaf7:
   %r7 = call %registers @cpuid(i32 7)
   %ebx7 = extractvalue %registers %r7, 1
-  %xcr = call {{ i32, i32 }} asm "xgetbv", "={{ax}},={{dx}},{{cx}}"(i32 0)
+  %xcr = call {{ i32, i32 }} asm sideeffect "xgetbv", "={{ax}},={{dx}},{{cx}}"(i32 0)
   %xcr0 = extractvalue {{ i32, i32 }} %xcr, 0
   br label %avx2
 {_require("avx2", "avx512", "is2", ("ebx7", _V3_LEAF7_EBX), ("xcr0", _V3_XCR0))}
@@ -119,32 +119,35 @@ define i32 @kellet_limit_level(i32 %highest) {{
 """
 
 
-def x86_dispatch(
-    functions: Iterable[tuple[str, str, str, str]], variant: Callable[[str, int], str]
-) -> str:
-    """Return the IR of the public functions, each a jump to the variant for this processor.
+def suffix(level: int) -> str:
+    """Return what a level's build adds to the name of a public function."""
+    return f"_v{level}"
 
-    ``functions`` are (symbol, result type, parameters, arguments) in LLVM's
-    notation; ``variant(symbol, level)`` names a build. On a processor below
-    level 2 ``kellet_level`` says 1 and no kernel may be called.
+
+def x86_dispatch(signatures: Mapping[str, tuple[str, str, str]]) -> str:
+    """Return the IR of the public functions, each a jump to the build for this processor.
+
+    ``signatures`` gives by name the result, the parameters and their names, in
+    LLVM's notation. On a processor below level 2 ``kellet_level`` says 1 and
+    no kernel may be called.
     """
-    parts = [_DETECT]
-    for symbol, result, parameters, arguments in functions:
-        value, returned = ("%value = ", f"{result} %value") if result != "void" else ("", "void")
-        blocks = "".join(
-            f"v{level}:\n"
-            f"  {value.replace('value', f'value{level}')}"
-            f"tail call {result} @{variant(symbol, level)}({arguments})\n"
-            f"  ret {returned.replace('value', f'value{level}')}\n"
-            for level in LEVELS
-        )
-        parts += [
-            f"declare hidden {result} @{variant(symbol, level)}({parameters})" for level in LEVELS
-        ]
-        parts.append(
-            f"define {result} @{symbol}({parameters}) {{\n"
-            "  %level = call i32 @level_in_use()\n"
-            "  switch i32 %level, label %v2 [ i32 3, label %v3 i32 4, label %v4 ]\n"
-            f"{blocks}}}"
-        )
-    return "\n".join(parts)
+    return _DETECT + "".join(_jump(name, *parts) for name, parts in signatures.items())
+
+
+def _jump(name: str, result: str, parameters: str, passed: str) -> str:
+    declarations, blocks = "", ""
+    for level in LEVELS:
+        build = name + suffix(level)
+        declarations += f"declare hidden {result} @{build}({parameters})\n"
+        call = f"tail call {result} @{build}({passed})"
+        if result == "void":
+            blocks += f"v{level}:\n  {call}\n  ret void\n"
+        else:
+            blocks += f"v{level}:\n  %r{level} = {call}\n  ret {result} %r{level}\n"
+    return f"""
+{declarations}
+define {result} @{name}({parameters}) {{
+  %level = call i32 @level_in_use()
+  switch i32 %level, label %v2 [ i32 3, label %v3 i32 4, label %v4 ]
+{blocks}}}
+"""

@@ -33,7 +33,7 @@ _PLAIN_NAME = re.compile(r"[\w.$]+")
 
 @contextmanager
 def _unoptimised() -> Iterator[None]:
-    """Keep Numba's IR raw. Numba is as it was afterwards, though slower code may stay cached."""
+    """Keep Numba's IR raw meanwhile. What Numba caches of it stays slow: hence a process apart."""
     library = codegen.CPUCodeLibrary
     saved = library._optimize_functions, library._optimize_final_module
     library._optimize_functions = lambda self, module: None

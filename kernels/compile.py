@@ -23,7 +23,7 @@ from kellet.kernels import _dispatch, _library, _lowering
 from kellet.kernels._elf import defined_symbols, undefined_symbols
 from kellet.kernels.table import KERNELS
 
-__all__ = ["TARGETS", "Build", "Target", "build", "compile_objects", "link", "symbol"]
+__all__ = ["TARGETS", "Build", "Target", "compile_objects", "kernel_module", "link", "machine_for"]
 
 
 class Build(NamedTuple):
@@ -43,15 +43,10 @@ class Target(NamedTuple):
 TARGETS = {
     "x86_64": Target(
         "x86_64-unknown-linux-gnu",
-        tuple(Build(f"x86-64-v{level}", f"_v{level}") for level in _dispatch.LEVELS),
+        tuple(Build(f"x86-64-v{level}", _dispatch.suffix(level)) for level in _dispatch.LEVELS),
     ),
     "aarch64": Target("aarch64-unknown-linux-gnu", (Build("generic"),)),
 }
-
-
-def symbol(kernel: str) -> str:
-    """Return the C name of a kernel."""
-    return f"kellet_{kernel}"
 
 
 def machine_for(triple: str, cpu: str = "") -> Any:
@@ -69,7 +64,7 @@ def kernel_module(target: Target, build: Build) -> tuple[Any, Any]:
     machine = machine_for(target.triple, build.cpu)
     whole = llvm.parse_assembly(_header(machine))
     for kernel in KERNELS:
-        name = symbol(kernel) + build.suffix
+        name = f"kellet_{kernel}{build.suffix}"
         module = _lowering.lower(kernel, name, machine)
         if build.suffix:
             module.get_function(name).visibility = "hidden"
@@ -88,10 +83,8 @@ def compile_objects(name: str) -> list[bytes]:
     machine = machine_for(target.triple)
     text = _header(machine) + _identity()
     if any(build.suffix for build in target.builds):
-        text += _dispatch.x86_dispatch(
-            [(symbol(kernel), *_lowering.c_signature(kernel)) for kernel in KERNELS],
-            lambda function, level: f"{function}_v{level}",
-        )
+        signatures = {f"kellet_{kernel}": _lowering.c_signature(kernel) for kernel in KERNELS}
+        text += _dispatch.x86_dispatch(signatures)
     module = llvm.parse_assembly(text)
     module.verify()
     _lowering.optimise(module, machine)
@@ -109,21 +102,21 @@ def _identity() -> str:
     return f'@kellet_kernels_digest = constant [{len(text) + 1} x i8] c"{text}\\00"\n'
 
 
-def link(objects: list[bytes], name: str, library: Path) -> None:
+def link(objects: list[bytes], machine: str, library: Path) -> None:
     """Write the shared library, whole or not at all.
 
     Raises RuntimeError where a symbol stays undefined, no linker is there, or
     the linker fails.
     """
-    defined = {symbol for content in objects for symbol in defined_symbols(content)}
-    wanted = {symbol for content in objects for symbol in undefined_symbols(content)}
+    defined = {name for content in objects for name in defined_symbols(content)}
+    wanted = {name for content in objects for name in undefined_symbols(content)}
     if wanted - defined:
         raise RuntimeError(f"undefined symbols: {', '.join(sorted(wanted - defined))}")
-    linker = _library.system_linker(name)
+    linker = _library.system_linker(machine)
     if not linker and importlib.util.find_spec("ziglang"):
         linker = [sys.executable, "-m", "ziglang", "ld.lld"]
     if not linker:
-        raise RuntimeError(f"no linker for {name}; pip install ziglang")
+        raise RuntimeError(f"no linker for {machine}; pip install ziglang")
     flags = ["-shared", "-nostdlib"]
     passed = ["--build-id=none", "-s", "-z", "noexecstack"]
     flags += [f"-Wl,{','.join(passed)}"] if linker[0] == "cc" else passed
@@ -142,17 +135,13 @@ def link(objects: list[bytes], name: str, library: Path) -> None:
         linked.replace(library)
 
 
-def build(name: str, library: Path) -> None:
-    """Compile and link the library for a target of ``TARGETS``."""
-    link(compile_objects(name), name, library)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--machine", choices=sorted(TARGETS), default=platform.machine())
     parser.add_argument("--out", type=Path, help="the library to write, by default in the package")
     options = parser.parse_args()
-    build(options.machine, options.out or _library.library_path(options.machine))
+    library = options.out or _library.library_path(options.machine)
+    link(compile_objects(options.machine), options.machine, library)
     return 0
 
 

@@ -102,11 +102,15 @@ def test_a_deleted_module_is_absent_from_the_next_wheel(tmp_path: Path) -> None:
 
 def test_source_archive_builds_without_numba(tmp_path: Path) -> None:
     source = copy_tree(tmp_path / "source", with_library=True)
+    stale = _library.library_path("aarch64" if platform.machine() == "x86_64" else "x86_64")
+    stale = source / "kernels" / "lib" / stale.name
+    stale.write_bytes(b"of other sources")
     run(sys.executable, "-m", "build", "-q", "--sdist", "-o", tmp_path, source)
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         inside = [name.split("/", 1)[1] for name in tar.getnames() if "/" in name]
     assert f"kernels/lib/{_library.library_path().name}" in inside
+    assert f"kernels/lib/{stale.name}" not in inside
     assert not any(name.startswith((".editable", "build")) for name in inside)
 
     python = fresh_venv(tmp_path / "venv", with_our_packages=False)
