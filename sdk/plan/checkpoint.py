@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kellet.sdk.errors import PlanError
+from kellet.sdk.plan.data import check_vector
 from kellet.sdk.plan.onnx_wire import field, fields
 
 if TYPE_CHECKING:
@@ -32,16 +33,10 @@ def export_model(plan: Plan, params: np.ndarray[Any, np.dtype[np.float32]]) -> b
 
     Its one input is ``batch`` [b, *input], its output ``scores``. The
     metadata name the plan (``kellet.plan``) and the classes (``kellet.labels``,
-    one a line). Raises ``PlanError`` for a vector that is not the plan's or
-    not finite.
+    one a line). Raises ``UsageError`` for a vector that is not the plan's,
+    ``PlanError`` for one that is not finite.
     """
-    vector = np.asarray(params)
-    if vector.dtype != np.float32 or vector.shape != (plan.n_params,):
-        raise PlanError(
-            f"the parameters are {vector.dtype} {list(vector.shape)}",
-            why=f"the plan's are float32 [{plan.n_params}]",
-            repair="pass the flat vector of this plan",
-        )
+    vector = check_vector(plan.manifest, params)
     if not np.isfinite(vector).all():
         raise PlanError(
             "the parameters are not finite",

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kellet.sdk.errors import DataError
+from kellet.sdk.errors import DataError, UsageError
 from kellet.sdk.plan.manifest import InputSpec, LabelSpec, Manifest
 
-__all__ = ["check_data", "check_features", "check_labels"]
+__all__ = ["check_data", "check_features", "check_labels", "check_vector"]
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -86,6 +86,18 @@ def check_labels(spec: LabelSpec, y: ArrayLike) -> _Array:
                 repair="count classes from 0: y - 1" if shifted else "map the labels to classes",
             )
     return classes
+
+
+def check_vector(manifest: Manifest, params: ArrayLike) -> _Array:
+    """Return the flat vector [n_params], contiguous. Raises ``UsageError``."""
+    vector = np.ascontiguousarray(params)
+    if vector.dtype != np.float32 or vector.shape != (manifest.n_params,):
+        raise UsageError(
+            f"the parameters are {vector.dtype} {list(vector.shape)}",
+            why=f"the plan's are float32 [{manifest.n_params}]",
+            repair="pass the flat vector of this plan",
+        )
+    return vector
 
 
 def _numbers(what: str, values: ArrayLike) -> _Array:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kellet.sdk.errors import DataError
-from kellet.sdk.plan.data import check_data, check_features
+from kellet.sdk.plan.data import check_data, check_features, check_vector
 from kellet.sdk.plan.session import GradientSession, address, open_session, run_bound
 
 if TYPE_CHECKING:
@@ -55,11 +54,12 @@ class Evaluator:
         """Return the model's output for x [n, *input], as float32 [n, ...].
 
         ``params`` is a flat vector [n_params]. Rows are run in batches, so
-        memory does not grow with n beyond the result. Raises ``DataError``.
+        memory does not grow with n beyond the result. Raises ``DataError`` for
+        x, ``UsageError`` for a vector that is not the plan's.
         """
         features = check_features(self.plan.manifest.input, x)
         binding = self._session.io_binding()
-        for name, value in self.plan.views(_whole_vector(self.plan, params)).items():
+        for name, value in self.plan.views(check_vector(self.plan.manifest, params)).items():
             binding.bind_input(name, "cpu", 0, np.float32, value.shape, address(value))
         parts = []
         for start in range(0, len(features), _BATCH):
@@ -78,7 +78,7 @@ class Evaluator:
         """
         manifest = self.plan.manifest
         features, labels = check_data(manifest, x, y)
-        vector = _whole_vector(self.plan, params)
+        vector = check_vector(manifest, params)
         accuracy = None
         if manifest.labels.classes is not None or manifest.loss == "cross_entropy":
             scores = self.scores(vector, features)
@@ -98,14 +98,3 @@ class Evaluator:
             batch = slice(start, start + _BATCH)
             losses.append(self._gradients.step(x[batch], y[batch]) * len(x[batch]))
         return math.fsum(losses) / len(x)
-
-
-def _whole_vector(plan: Plan, params: _Floats) -> _Floats:
-    vector = np.ascontiguousarray(params)
-    if vector.dtype != np.float32 or vector.shape != (plan.n_params,):
-        raise DataError(
-            f"the parameters are {vector.dtype} {list(vector.shape)}",
-            why=f"the plan's are float32 [{plan.n_params}]",
-            repair="pass the flat vector of this plan",
-        )
-    return vector

@@ -15,8 +15,10 @@ acceleration, and 0.00016 rad/s.
 
 from __future__ import annotations
 
+import io
 import os
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +74,7 @@ def _load_user(folder: Path, user: int) -> Arrays:
         )
     path = folder / f"user_{user:02}.npz"
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
             # Differences are modulo 2^16, and so is their sum.
             steps = np.cumsum(stored["differences"], axis=1, dtype=np.int16)
             signal = steps.astype(np.float32) * stored["step"][:, None]
@@ -83,7 +85,7 @@ def _load_user(folder: Path, user: int) -> Arrays:
             why="it holds the data of that user",
             repair="copy it there from examples/har of the source, or give the right --data-dir",
         ) from None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path} cannot be read", why=str(error), repair="copy it again from examples/har"
         ) from None

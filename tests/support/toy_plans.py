@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from kellet.sdk.authoring.bundle import Tensor, write_bundle
 from kellet.sdk.plan import InputSpec, LabelSpec, Plan
 
-__all__ = ["linear_loss", "model", "quadratic", "softmax_regression", "value"]
+__all__ = ["linear_loss", "model", "quadratic", "softmax_regression", "stateful", "value"]
 
 OPSET = 18
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -122,6 +122,45 @@ def softmax_regression(d: int, c: int, *, initial: ArrayLike = 0.0) -> Plan:
         tensors=[Tensor("W", flat[: c * d].reshape(c, d)), Tensor("b", flat[c * d :])],
         shape=(d,),
         classes=c,
+    )
+
+
+def stateful(*, w: float = 1.0, m: float = 0.0, f: float = 1.0) -> Plan:
+    """One tensor of each role: ``w`` [1] train, ``m`` [1] buffer, ``f`` [1] frozen.
+
+    loss = mean of (x - m) * w * f, the gradient mean(x - m) * f, both with the
+    old m; the new m is half the old one plus half of mean(x). x: [b, 1].
+    Labels are ignored. Scores are (x - m) * w * f, [b, 1].
+    """
+    x, y = value("batch", "b", 1), value("labels", "b", dtype=INT64)
+    tensors = [value("w", 1), value("m", 1), value("f", 1)]
+    scores = [
+        helper.make_node("Sub", ["batch", "m"], ["away"]),
+        helper.make_node("Mul", ["away", "f"], ["scaled"]),
+        helper.make_node("Mul", ["scaled", "w"], ["scores"]),
+    ]
+    means = [
+        helper.make_node("ReduceMean", ["scores"], ["loss"], keepdims=0),
+        helper.make_node("ReduceMean", ["scaled", "rows"], ["grad::w"], keepdims=0),
+        helper.make_node("ReduceMean", ["batch", "rows"], ["mean"], keepdims=0),
+        helper.make_node("Add", ["m", "mean"], ["sum"]),
+        helper.make_node("Mul", ["sum", "half"], ["buffer::m"]),
+    ]
+    return _plan(
+        "stateful",
+        step=model(
+            [*scores, *means],
+            [x, y, *tensors],
+            [value("loss"), value("grad::w", 1), value("buffer::m", 1)],
+            {"half": np.float32(0.5), "rows": np.array([0])},
+        ),
+        evaluate=model(scores, [x, *tensors], [value("scores", "b", 1)]),
+        tensors=[
+            Tensor("f", _filled(f, 1), "frozen"),
+            Tensor("m", _filled(m, 1), "buffer"),
+            Tensor("w", _filled(w, 1)),
+        ],
+        shape=(1,),
     )
 
 
