@@ -110,7 +110,19 @@ def tls_context(
             why=str(error),
             repair="give PEM files: the authority's certificate, and this client's with its key",
         ) from error
+    context.sslsocket_class = _TlsSocket
     return context
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """Closes itself where the handshake fails; paho would leave that to the garbage collector."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise
 
 
 def explain(error: Exception, url: BrokerUrl) -> Failure:
@@ -121,9 +133,10 @@ def explain(error: Exception, url: BrokerUrl) -> Failure:
             "give the authority's certificate as ca_file; the name in the address must be in the "
             "certificate, and this machine's clock must be right",
         )
-    if isinstance(error, ssl.SSLError):
+    if isinstance(error, ssl.SSLError) or (url.tls and isinstance(error, ConnectionResetError)):
+        reason = getattr(error, "reason", None) or error.strerror
         return Failure(
-            f"the TLS handshake failed ({error.reason or error})",
+            f"the TLS handshake failed ({reason})",
             f"check that port {url.port} speaks TLS; for a plain port write mqtt://",
         )
     if isinstance(error, socket.gaierror):

@@ -17,7 +17,7 @@ import psutil
 
 from kellet.sdk.errors import LinkError
 
-__all__ = ["Child", "free_port", "port_is_free"]
+__all__ = ["Child", "command_that_dies_with_us", "free_port", "port_is_free"]
 
 log = logging.getLogger("kellet.brokers")
 
@@ -146,11 +146,13 @@ class Child:
                     return
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        # -P keeps the working directory off sys.path, where it could shadow packages.
-        command = [sys.executable, "-P", str(_LAUNCHER), str(os.getpid()), *self._arguments]
         with self._log_file.open("ab") as output:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                command_that_dies_with_us(self._arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                process_group=0,  # Ctrl-C is ours to answer, and then it goes in order
             )
 
     def _came_up(self, process: subprocess.Popen[bytes]) -> bool:
@@ -174,6 +176,15 @@ class Child:
 
     def _see_log(self) -> str:
         return f"see {self._log_file}"
+
+
+def command_that_dies_with_us(arguments: Sequence[str]) -> list[str]:
+    """What to start so that it lives no longer than the thread that starts it.
+
+    ``arguments`` are those of ``_child.py``: ``exec`` and a command, or what a broker needs.
+    """
+    # -P keeps the working directory off sys.path, where it could shadow packages.
+    return [sys.executable, "-P", str(_LAUNCHER), str(os.getpid()), *arguments]
 
 
 def _listening(pid: int) -> set[int]:

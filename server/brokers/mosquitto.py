@@ -24,6 +24,7 @@ PART_SIZE = 256 << 10
 ADMISSION_BYTES = 32 << 20
 MAX_PACKET = 1 << 20
 SERVER_USER = "kellet-server"
+ELSEWHERE = ["/usr/sbin", "/usr/local/sbin"]
 
 _USER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HASH_ROUNDS = 101  # mosquitto_passwd's own
@@ -86,6 +87,12 @@ def open_mosquitto(
         listeners.append(_Listener(LOOPBACK, free_port(LOOPBACK), None))
     password: str | None = None
     if users is not None:
+        if SERVER_USER in users:
+            raise UsageError(
+                f"a device named {SERVER_USER}",
+                why="the aggregator uses that name",
+                repair="rename the device",
+            )
         password = secrets.token_urlsafe(24)
         _write_private(folder / "passwords", password_text({**users, SERVER_USER: password}))
         _write_private(folder / "rules", rules_text())
@@ -118,7 +125,7 @@ def open_mosquitto(
 
 def find_mosquitto() -> str:
     """The program's path. Debian puts it where users' PATH does not lead."""
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *ELSEWHERE])
     program = shutil.which("mosquitto", path=path)
     if program is None:
         raise LinkError(

@@ -177,16 +177,16 @@ def test_a_silent_link_is_noticed_within_two_keepalives(shared: BrokerHandle) ->
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_slow_link_outlives_its_keepalive(shared: BrokerHandle, direction: str) -> None:
-    """Case 21: five parts take three keepalives, and the connection stays."""
+    """Case 21: three parts take more than two keepalives, and the connection stays."""
     with MqttLab(shared.url, keepalive=1) as lab:
         server = lab.client("server", ["part"])
         device = lab.client("device", ["part"] if direction == "down" else [])
         lab.proxy(device).rate_up = lab.proxy(device).rate_down = 30_000
         sender, receiver = (device, server) if direction == "up" else (server, device)
-        parts = [bytes([number]) * 20_000 for number in range(5)]
+        parts = [bytes([number]) * 25_000 for number in range(3)]
         for part in parts:
             assert sender.transport.publish(lab.topic("part"), part, bulk=True)
-        assert receiver.wait_payloads(5, timeout=30) == parts
+        assert receiver.wait_payloads(3, timeout=30) == parts
         assert device.kinds == ["Connected"]
 
 
@@ -195,7 +195,7 @@ def test_a_busy_process_is_not_declared_dead(shared: BrokerHandle) -> None:
     with MqttLab(shared.url, keepalive=1) as lab:
         server = lab.client("server", ["d/+/state"])
         device = lab.client("device", will="d/pi/state")
-        until = time.monotonic() + 3.5
+        until = time.monotonic() + 3.2
         while time.monotonic() < until:
             sum(range(1000))  # holds the interpreter, as a training loop does
         assert device.kinds == ["Connected"]
