@@ -202,7 +202,8 @@ class DeviceMachine:
         return Publish(self._topics.req(self._device), wire.pack(message))
 
     def _hello(self, now: float) -> list[Effect]:
-        self._welcome = False
+        # Who does not know us has not heard our join either.
+        self._welcome = self._joining = False
         self._at = now + self._repeat
         self._repeat = min(self._repeat * 2, _LONGEST_REPEAT)
         hello = Hello(
@@ -317,12 +318,12 @@ class DeviceMachine:
     def _announcement(self, raw: bytes, now: float) -> list[Effect | StartTraining]:
         message: ToAll = wire.unpack(raw, ToAll)
         effects: list[Effect | StartTraining] = []
-        if raw == self._heard:
-            return []
-        self._heard = raw
-        if self._link and not self._welcome:
-            # An aggregator that has just come may have missed the hello.
+        again, self._heard = raw == self._heard, raw
+        if self._link and (again or not self._welcome):
+            # Said again, or before a welcome: the aggregator has just come, or come back.
             effects += self._hello(now)
+        if again:
+            return effects
         if isinstance(message, Idle):
             effects += self._drop_round()
             self._announced = None

@@ -251,10 +251,11 @@ class AggregatorMachine:
 
     def _connected(self, now: float) -> list[AggregatorEffect]:
         self._last_public = None  # the broker may have forgotten what it retained
-        if self._round is not None:
-            self._round.published(now)
-            return [Publish(self.topics.round, self._round.raw, retain=True)]
-        return self._advance(now)
+        if self._round is None:
+            return self._advance(now)
+        self._round.published(now)
+        # A round that had all it needs when this process died closes now.
+        return self._counted([Publish(self.topics.round, self._round.raw, retain=True)], now)
 
     def _tick(self, room: int, now: float) -> list[AggregatorEffect]:
         effects: list[AggregatorEffect] = []
