@@ -72,6 +72,8 @@ def export(
     batch, labels = _example("batch", example_batch), _example("labels", example_labels)
     check_model(model)
     scores = check_runs(model, loss, batch, labels)
+    given = LabelSpec(classes=classes, names=tuple(label_names))
+    label_spec = _label_spec(loss, labels, scores, given)
     step = trace_step(model, loss, batch, labels)
     evaluate = trace_eval(model, batch)
     tensors = _tensors(model, step, evaluate, statistics)
@@ -92,9 +94,7 @@ def export(
                 low=low,
                 high=high,
             ),
-            labels=_label_spec(
-                loss, labels, scores, LabelSpec(classes=classes, names=tuple(label_names))
-            ),
+            labels=label_spec,
             loss="cross_entropy" if loss is None else "custom",
             example_batch=batch.numpy(),
             example_labels=labels.numpy(),

@@ -27,6 +27,7 @@ from kellet.sdk.authoring import operators
 from kellet.sdk.authoring.decompositions import decompositions
 from kellet.sdk.authoring.quiet import quiet
 from kellet.sdk.authoring.refusals import Loss, refusing
+from kellet.sdk.authoring.ties import share, untie
 from kellet.sdk.authoring.torch_private import is_random, joint_graph
 from kellet.sdk.errors import ExportRefused
 
@@ -56,11 +57,13 @@ class FlatProgram:
 class _WithLoss(nn.Module):
     def __init__(self, model: nn.Module, loss: Loss | None) -> None:
         super().__init__()
+        self.ties = untie(model)
         self.model = model
         self.loss = loss
 
     def forward(self, batch: Tensor, labels: Tensor) -> Tensor:
-        scores = self.model(batch)
+        with share(self.ties):
+            scores = self.model(batch)
         if self.loss is None:
             loss: Tensor = operators.mean_cross_entropy(scores, labels)[0]
             return loss
@@ -70,10 +73,12 @@ class _WithLoss(nn.Module):
 class _Scores(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        self.ties = untie(model)
         self.model = model
 
     def forward(self, batch: Tensor) -> Any:
-        return self.model(batch)
+        with share(self.ties):
+            return self.model(batch)
 
 
 class _Flat(nn.Module):
