@@ -23,8 +23,6 @@ __all__ = ["LoadData", "TrainingBroke", "TrainingWorker"]
 
 LoadData = Callable[[], tuple[object, object]]
 
-_Stored = tuple[bytes | None, bytes | None]  # c_i and what is kept, as the store has them
-
 # Of the time a round leaves, this share is for training; the rest is for the upload.
 _SHARE = 0.8
 
@@ -35,6 +33,19 @@ class TrainingBroke:
     def __init__(self, base: bytes, error: KelletError) -> None:
         self.base = base
         self.error = error
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a training starts from, as bytes.
+
+    ``model`` and ``c``: blobs of the announcement; ``c_i`` and ``kept``: of the store.
+    """
+
+    model: bytes
+    c: bytes | None
+    c_i: bytes | None
+    kept: bytes | None
 
 
 @dataclass(frozen=True)
@@ -90,12 +101,18 @@ class TrainingWorker:
             self._thread.join()
         announced = effect.announced
         self._wanted = announced.base
-        # Read here: the store is the driver's, and its thread's alone.
-        control = self._store.packed_control()
-        kept = self._store.kept(announced.round.plan.sha256)
+        round_ = announced.round
+        # Read here: the store is the driver's, and its thread's alone; and the cache lets go
+        # of a round's blobs as soon as the next is announced.
+        given = _Given(
+            model=self._cache[round_.model.sha256],
+            c=self._cache[round_.control.sha256] if round_.control else None,
+            c_i=self._store.packed_control(),
+            kept=self._store.kept(round_.plan.sha256),
+        )
         self._thread = threading.Thread(
             target=self._run,
-            args=(announced, (control, kept), time.monotonic() + _SHARE * effect.seconds),
+            args=(announced, given, time.monotonic() + _SHARE * effect.seconds),
             name="training",
             daemon=True,
         )
@@ -111,10 +128,10 @@ class TrainingWorker:
             self._thread.join()
             self._thread = None
 
-    def _run(self, announced: Announced, stored: _Stored, until: float) -> None:
+    def _run(self, announced: Announced, given: _Given, until: float) -> None:
         base = announced.base
         try:
-            event = self._train(announced, stored, until)
+            event = self._train(announced, given, until)
         except TrainingFailed as error:
             self._answer(TrainingStopped(base, str(error)))
         except KelletError as error:
@@ -128,18 +145,17 @@ class TrainingWorker:
         else:
             self._answer(event)
 
-    def _train(self, announced: Announced, stored: _Stored, until: float) -> Trained:
+    def _train(self, announced: Announced, given: _Given, until: float) -> Trained:
         round_ = announced.round
         opened = self._open(round_.plan.sha256)
         plan = opened.plan
-        model = np.frombuffer(self._cache[round_.model.sha256], "<f4")
+        model = np.frombuffer(given.model, "<f4")
         if len(model) != plan.n_params:
             raise PlanError("the announced model does not fit the announced plan")
-        control, kept = stored
         c = c_i = None
-        if round_.control is not None:
-            c = np.frombuffer(self._cache[round_.control.sha256], "<f4")
-            c_i = unpack_control(control, plan.n_train)
+        if given.c is not None:
+            c = np.frombuffer(given.c, "<f4")
+            c_i = unpack_control(given.c_i, plan.n_train)
 
         def note(step: int, planned: int) -> None:
             self.progress = (step, planned)
@@ -157,7 +173,7 @@ class TrainingWorker:
             device=self._device,
             round_=round_.round,
             local=plan.local,
-            kept=None if kept is None else np.frombuffer(kept, "<f4"),
+            kept=None if given.kept is None else np.frombuffer(given.kept, "<f4"),
             stop=lambda: self._wanted != announced.base or time.monotonic() > until,
             progress=note,
         )
