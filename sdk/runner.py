@@ -124,7 +124,7 @@ class Device:
                     self._events.put(Leave())
                 while not self._stopping and not self._machine.left:
                     self._turn(link, outbox)
-                    if until_finished and self._finished and self._machine.doing == "nothing":
+                    if until_finished and self._finished and self._settled:
                         break
                 # Taking leave politely publishes no will: say it ourselves.
                 link.publish(state_topic, offline, retain=True)
@@ -132,6 +132,11 @@ class Device:
             self._worker.stop()
             self._store.close()
             self._lock.release()
+
+    @property
+    def _settled(self) -> bool:
+        """Nothing is being done, nor waits on the disk for the aggregator's welcome."""
+        return self._machine.doing == "nothing" and self._store.pending_uid() is None
 
     def _turn(self, link: MqttTransport, outbox: Outbox) -> None:
         """Take one event, and the tick that may be due."""
