@@ -269,7 +269,7 @@ class DeviceMachine:
         return []
 
     def _welcomed(self, message: Welcome, now: float) -> list[Effect | StartTraining]:
-        if self._welcome:
+        if self._welcome or message.epoch < (self._store.epoch or 0):
             return []
         self._welcome = True
         self._at = None
@@ -285,8 +285,9 @@ class DeviceMachine:
         return effects + self._next(now)
 
     def _rejected(self, message: Reject, now: float) -> list[Effect | StartTraining]:
-        if message.boot not in (None, self._boot):
-            return []
+        nonce, boot = self._who
+        if message.boot not in (None, boot) or message.nonce not in (None, nonce):
+            return []  # it answers somebody else, or what this device was
         match message.code:
             case "version":
                 low, high = message.speaks
@@ -348,7 +349,8 @@ class DeviceMachine:
         return effects
 
     def _epoch(self, epoch: int) -> list[Effect | StartTraining]:
-        if self._store.epoch == epoch:
+        """Enter a control epoch that is new; there is no way back to an older one."""
+        if epoch <= (self._store.epoch or 0):
             return []
         self._store.new_epoch(epoch)
         self._upload = None
@@ -371,6 +373,7 @@ class DeviceMachine:
             self.left
             or not announced
             or self._joining
+            or announced.round.epoch < (self._store.epoch or 0)
             or announced.base in (self._store.last_base, self._given_up)
         ):
             return []

@@ -298,12 +298,17 @@ class AggregatorMachine:
             return self._hello(device, message, now)
         if not self._roster.speaks_for(device, message.nonce, message.boot):
             fenced = self._roster.is_fenced(device, message.boot)
-            code, reason = (
-                ("fenced", "a newer process uses this id")
-                if fenced
-                else ("unknown", "say hello first")
-            )
-            return [self._say(device, Reject(code=code, reason=reason, boot=message.boot))]  # type: ignore[arg-type]
+            return [
+                self._say(
+                    device,
+                    Reject(
+                        code="fenced" if fenced else "unknown",
+                        reason="a newer process uses this id" if fenced else "say hello first",
+                        boot=message.boot,
+                        nonce=message.nonce,
+                    ),
+                )
+            ]
         match message:
             case Join():
                 return self._join(device, message, now)

@@ -89,9 +89,8 @@ class Roster:
             return Greeting(welcome, "left")
         fault = self._check(known, message, epoch) if known else _stranger(message, epoch)
         if fault:
-            if known is not None:
-                # Its c_i is not what the ledger says: the membership stays in C as a ghost.
-                self._retire(known)
+            # Nothing is changed yet: this may be an old message. Who is really not the
+            # member that the ledger knows enrols anew, which makes that one a ghost.
             return Greeting(self._reject("restored", fault, message), "restored", fault)
         old = self._session.get(device)
         if old and old[1] != message.boot:
@@ -110,13 +109,13 @@ class Roster:
         )
         self._write(member)
         receipt = self._ledger.receipt(message.pending) if message.pending else None
-        checked = known is not None and message.epoch == epoch and message.audit is not None
+        current = known is not None and message.epoch == epoch and not _behind(known, message)
         return Greeting(
             Welcome(
                 boot=message.boot,
                 epoch=epoch,
                 receipt=receipt,
-                audit="same" if checked else "none",
+                audit="same" if current and message.audit is not None else "none",
             ),
             news,
         )
@@ -144,19 +143,23 @@ class Roster:
 
     def _check(self, known: Member, message: Hello, epoch: int) -> str:
         """Why the installation cannot go on as this member; empty where it can."""
-        if known.state in ("ghost", "left"):
+        replaced = known.state == "dropped" and known.device in self._active
+        if known.state in ("ghost", "left") or replaced:
             return "this membership has ended"
+        if message.epoch is not None and message.epoch > epoch:
+            return "its control variate is of an epoch that this ledger does not know"
         if message.incarnation < known.incarnation or (
             message.incarnation == known.incarnation and message.boot != known.boot
         ):
             return "an older copy of this installation"
-        waits_for_receipt = message.pending is not None and message.pending == known.last_uid
-        if message.seq < known.last_seq and not waits_for_receipt:
+        if _behind(known, message):
+            if message.boot == known.boot:
+                return ""  # a process cannot fall behind itself: the message is an old one
             return "its state is older than its last counted update"
         if message.epoch != epoch or message.audit is None:
             return ""
         expected = known.audit
-        if waits_for_receipt:
+        if message.pending == known.last_uid:  # it waits for the receipt
             row = self._ledger.update(known.last_uid)
             assert row is not None
             expected = (expected - row.audit) % MODULUS
@@ -172,14 +175,22 @@ class Roster:
         self.remember(member)
 
     def _reject(self, code: str, reason: str, message: Hello) -> Reject:
-        return Reject(code=code, reason=reason, boot=message.boot)  # type: ignore[arg-type]
+        return Reject(code=code, reason=reason, boot=message.boot, nonce=message.nonce)  # type: ignore[arg-type]
+
+
+def _behind(known: Member, message: Hello) -> bool:
+    """Whether a hello is of a time before the member's last counted update."""
+    return message.seq < known.last_seq and message.pending != known.last_uid
 
 
 def _stranger(message: Hello, epoch: int) -> str:
     """Why an installation that the ledger does not know cannot enrol; empty where it can.
 
-    A newcomer's control is zero. One that is not is counted in some other ledger.
+    A newcomer's control is zero. One that is not is counted in some other ledger, and so
+    is one of an epoch to come; a control of an epoch that is over is void anyhow.
     """
-    if message.epoch == epoch and message.audit:
+    if message.epoch is not None and (
+        message.epoch > epoch or (message.epoch == epoch and message.audit)
+    ):
         return "its control variate is not known to this ledger"
     return ""

@@ -210,6 +210,7 @@ class Reject(_Message, frozen=True, kw_only=True, tag="reject"):
     code: Literal["version", "fenced", "restored", "unknown"]
     reason: Text
     boot: Bytes8 | None = None
+    nonce: Bytes16 | None = None
     speaks: tuple[int, int] = (VERSION, VERSION)
 
 
