@@ -43,7 +43,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The link is gone; the transport is trying again."""
+    """The link is gone, or could not be made; the transport is trying again."""
 
     reason: str
 

@@ -10,14 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 
 from kellet.sdk.errors import LinkError
 
-__all__ = ["Child", "command_that_dies_with_us", "free_port", "port_is_free"]
+__all__ = ["Child", "command_that_dies_with_us", "port_is_free", "start_child"]
 
 log = logging.getLogger("kellet.brokers")
 
@@ -25,6 +25,7 @@ START_TIMEOUT = 15.0  # s
 STOP_TIMEOUT = 5.0  # s
 SHORT_LIFE = 5.0  # s; one that dies sooner is not started again at once
 LONGEST_PAUSE = 1.0  # s; a fleet without a broker costs more than a start a second
+PORT_ATTEMPTS = 5
 _LAUNCHER = Path(__file__).with_name("_child.py")
 
 
@@ -168,11 +169,10 @@ class Child:
         with self._state:
             self._error = LinkError(
                 f"the {self._name} broker does not start (exit code {code})",
-                why=" / ".join(tail),
+                why=" / ".join(line.strip() for line in tail),
                 repair=self._see_log(),
             )
             self._state.notify_all()
-        log.error("%s", self._error)
 
     def _see_log(self) -> str:
         return f"see {self._log_file}"
@@ -196,10 +196,60 @@ def _listening(pid: int) -> set[int]:
     return {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
 
 
+def start_child(
+    make: Callable[[list[int]], Child], addresses: Sequence[tuple[str, int | None]]
+) -> tuple[Child, list[int]]:
+    """Start ``make(ports)`` with a port for each (host, port or None) of ``addresses``.
+
+    A port that is not given is chosen free, and chosen anew should somebody
+    else be quicker. Raises ``LinkError`` where a given one is taken, or the
+    broker does not start.
+    """
+    for host, port in addresses:
+        if port is not None and not port_is_free(host, port):
+            raise LinkError(
+                f"port {port} is taken",
+                why=f"something listens on {host} there",
+                repair="choose another port, or leave it open",
+            )
+    attempts = PORT_ATTEMPTS
+    while True:
+        attempts -= 1
+        ports = _choose(addresses)
+        child = make(ports)
+        try:
+            child.start()
+        except LinkError:
+            lost = any(
+                given is None and not port_is_free(host, port)
+                for (host, given), port in zip(addresses, ports, strict=True)
+            )
+            if not lost or not attempts:
+                raise
+        except BaseException:
+            child.stop()
+            raise
+        else:
+            return child, ports
+
+
+def _choose(addresses: Sequence[tuple[str, int | None]]) -> list[int]:
+    """The given ports and free ones; all are held at once, so that no two are the same."""
+    ports: list[int] = []
+    with contextlib.ExitStack() as held:
+        for host, given in addresses:
+            if given is not None:
+                ports.append(given)
+                continue
+            probe = held.enter_context(socket.socket(_family(host), socket.SOCK_STREAM))
+            probe.bind((host, 0))
+            ports.append(probe.getsockname()[1])
+    return ports
+
+
 def port_is_free(host: str, port: int) -> bool:
     """Whether ``host:port`` can be listened on now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -208,10 +258,5 @@ def port_is_free(host: str, port: int) -> bool:
     return True
 
 
-def free_port(host: str) -> int:
-    """A port that nobody listens on at the moment."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-    return port
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -17,8 +17,8 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from kellet.sdk.errors import ExtraMissing, LinkError, UsageError
-from kellet.server.brokers.child import Child, free_port, port_is_free
+from kellet.sdk.errors import ExtraMissing, UsageError
+from kellet.server.brokers.child import Child, start_child
 from kellet.server.brokers.handle import BrokerHandle
 
 __all__ = ["open_embedded"]
@@ -69,26 +69,15 @@ def open_embedded(
         )
     if importlib.util.find_spec("iotcore") is None:
         raise ExtraMissing("server", "iotcore")
-    if port is not None and not port_is_free(LOOPBACK, port):
-        raise LinkError(
-            f"port {port} is taken", why="something listens there", repair="choose another port"
-        )
     admission = ADMISSION_BYTES if admission_bytes is None else admission_bytes
-    port = free_port(LOOPBACK) if port is None else port
-    port_v311 = free_port(LOOPBACK)
     config = folder / "iotcore.toml"
-    config.write_text(config_text(port, port_v311, admission))
-    child = Child(
-        "embedded",
-        ["iotcore", str(config)],
-        ports=(port, port_v311),
-        log_file=folder / "iotcore.log",
-    )
-    try:
-        child.start()
-    except BaseException:
-        child.stop()
-        raise
+
+    def make(ports: list[int]) -> Child:
+        config.write_text(config_text(*ports, admission_bytes=admission))
+        arguments = ["iotcore", str(config)]
+        return Child("embedded", arguments, ports=ports, log_file=folder / "iotcore.log")
+
+    child, (port, port_v311) = start_child(make, [(LOOPBACK, port), (LOOPBACK, None)])
     url = f"mqtt://{LOOPBACK}:{port}"
     return BrokerHandle(
         kind="embedded",
@@ -103,7 +92,7 @@ def open_embedded(
     )
 
 
-def config_text(port: int, port_v311: int, admission_bytes: int) -> str:
+def config_text(port: int, port_v311: int, *, admission_bytes: int) -> str:
     """rumqttd's configuration, with segments that hold what admission lets through."""
     text = _ROUTER.format(segment=max(SEGMENT_BYTES, admission_bytes), count=SEGMENT_COUNT)
     for version, number in ((4, port_v311), (5, port)):

@@ -19,7 +19,9 @@ from kellet.server.brokers.child import Child
 
 __all__ = ["BrokerHandle"]
 
-PING_TOPIC = "kellet/1/ping/d"  # within what the aggregator's user may do under any rules
+# Within what the aggregator's user may do under any rules. It is the same each time: the embedded
+# broker keeps a log for every filter that it has ever seen.
+PING_TOPIC = "kellet/1/ping/self"
 
 
 @dataclass
@@ -101,19 +103,18 @@ class BrokerHandle:
         """As ``healthy``, but returns the seconds it took, and raises ``LinkError`` otherwise."""
         began = time.monotonic()
         token = secrets.token_hex(8)
-        topic = f"{PING_TOPIC}/{token}/req"
         events: queue.SimpleQueue[TransportEvent] = queue.SimpleQueue()
         with MqttTransport(
             self.url,
             f"kellet-ping-{token}",
             events.put,
-            subscriptions=[topic],
+            subscriptions=[PING_TOPIC],
             username=self.username,
             password=self.password,
             ca_file=self.ca_file,
         ) as link:
             link.wait_connected(timeout)
-            link.publish(topic, token.encode())
+            link.publish(PING_TOPIC, token.encode())
             while (remaining := began + timeout - time.monotonic()) > 0:
                 try:
                     event = events.get(timeout=remaining)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kellet.sdk.errors import LinkError, UsageError
-from kellet.server.brokers.child import Child, free_port, port_is_free
+from kellet.server.brokers.child import Child, start_child
 from kellet.server.brokers.handle import BrokerHandle
 
 __all__ = ["TlsFiles", "open_mosquitto"]
@@ -76,15 +76,7 @@ def open_mosquitto(
             repair="give users, or listen on 127.0.0.1",
         )
     program = find_mosquitto()
-    if port is not None and not port_is_free(host, port):
-        raise LinkError(
-            f"port {port} is taken", why=f"something listens on {host}", repair="choose another"
-        )
-    port = free_port(host) if port is None else port
     admission = ADMISSION_BYTES if admission_bytes is None else admission_bytes
-    listeners = [_Listener(host, port, tls)]
-    if tls is not None:
-        listeners.append(_Listener(LOOPBACK, free_port(LOOPBACK), None))
     password: str | None = None
     if users is not None:
         if SERVER_USER in users:
@@ -97,23 +89,25 @@ def open_mosquitto(
         _write_private(folder / "passwords", password_text({**users, SERVER_USER: password}))
         _write_private(folder / "rules", rules_text())
     config = folder / "mosquitto.conf"
-    config.write_text(config_text(folder, listeners, users is not None, admission))
-    child = Child(
-        "mosquitto",
-        ["exec", program, "-c", str(config)],
-        ports=[each.port for each in listeners],
-        log_file=folder / "mosquitto.log",
-    )
-    try:
-        child.start()
-    except BaseException:
-        child.stop()
-        raise
-    url = listeners[-1].url
+    addresses: list[tuple[str, int | None]] = [(host, port)]
+    if tls is not None:
+        addresses.append((LOOPBACK, None))  # unencrypted, for this machine alone
+
+    def listeners(ports: list[int]) -> list[_Listener]:
+        first, *others = ports
+        return [_Listener(host, first, tls), *(_Listener(LOOPBACK, each, None) for each in others)]
+
+    def make(ports: list[int]) -> Child:
+        config.write_text(config_text(folder, listeners(ports), users is not None, admission))
+        arguments = ["exec", program, "-c", str(config)]
+        return Child("mosquitto", arguments, ports=ports, log_file=folder / "mosquitto.log")
+
+    child, ports = start_child(make, addresses)
+    url = listeners(ports)[-1].url
     return BrokerHandle(
         kind="mosquitto",
         url=url,
-        public_url=listeners[0].url,
+        public_url=listeners(ports)[0].url,
         url_v311=url,
         part_size=PART_SIZE,
         admission_bytes=admission,
@@ -176,7 +170,10 @@ def config_text(
     for each in listeners:
         lines.append(f"listener {each.port} {each.host}")
         if each.tls is not None:
-            lines += [f"certfile {each.tls.cert_file}", f"keyfile {each.tls.key_file}"]
+            lines += [
+                f"certfile {each.tls.cert_file.absolute()}",
+                f"keyfile {each.tls.key_file.absolute()}",
+            ]
     return "\n".join(lines) + "\n"
 
 

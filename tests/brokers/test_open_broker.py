@@ -16,7 +16,14 @@ import pytest
 from support.link_lab import wait_until
 
 from kellet.sdk.errors import ExtraMissing, LinkError, StorageError, UsageError
-from kellet.server.brokers import BrokerHandle, TlsFiles, embedded, mosquitto, open_broker
+from kellet.server.brokers import (
+    BrokerHandle,
+    TlsFiles,
+    child,
+    embedded,
+    mosquitto,
+    open_broker,
+)
 
 HAS_MOSQUITTO = os.path.exists("/usr/sbin/mosquitto") or any(
     os.path.exists(os.path.join(folder, "mosquitto")) for folder in os.get_exec_path()
@@ -27,7 +34,7 @@ OURS = ["embedded", pytest.param("mosquitto", marks=needs_mosquitto)]
 
 @pytest.fixture(params=OURS)
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerHandle]:
-    with open_broker(request.param, state_dir=tmp_path) as opened:
+    with open_broker(request.param, state_dir=tmp_path / "a folder") as opened:
         yield opened
 
 
@@ -142,6 +149,28 @@ def test_it_dies_with_its_parent(spec: str, way: signal.Signals, tmp_path: Path)
     assert wait_until(lambda: gone(int(pid)), timeout=5)
 
 
+def test_ctrl_c_in_the_terminal_is_not_for_the_broker(broker: BrokerHandle) -> None:
+    assert broker.pid is not None
+    assert os.getpgid(broker.pid) != os.getpgrp()
+
+
+def test_a_free_port_that_is_lost_to_another_is_chosen_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = child._choose
+    with socket.create_server(("127.0.0.1", 0)) as quicker:
+        unlucky = [quicker.getsockname()[1]]
+
+        def lose_once(addresses: list[tuple[str, int | None]]) -> list[int]:
+            ports = choose(addresses)
+            return [unlucky.pop(), *ports[1:]] if unlucky else ports
+
+        monkeypatch.setattr(child, "_choose", lose_once)
+        with open_broker("embedded", state_dir=tmp_path) as broker:
+            assert broker.healthy()
+    assert unlucky == []
+
+
 def test_a_port_may_be_given_and_one_that_is_taken_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
@@ -161,7 +190,7 @@ def test_the_embedded_broker_refuses_the_network(host: str, tmp_path: Path) -> N
 def test_the_embedded_brokers_numbers() -> None:
     """Loopback and payload are always set; segments hold twice what admission lets through."""
     for admission in (1 << 20, 8 << 20, 64 << 20):
-        text = embedded.config_text(1883, 1884, admission)
+        text = embedded.config_text(1883, 1884, admission_bytes=admission)
         values = dict(
             line.split(" = ") for line in text.splitlines() if " = " in line and "[" not in line
         )
