@@ -1,8 +1,8 @@
 """From a flat program to the bytes of an ONNX graph as a plan wants it.
 
-Values are renamed in order, and everything that does not change what is
-computed (names of nodes, stack traces, documentation) is dropped: the same
-model gives the same bytes, and no path of the author's machine is shipped.
+Values and nodes are numbered in order, and everything that does not change what
+is computed (stack traces, documentation) is dropped: the same model gives the
+same bytes, and no path of the author's machine is shipped.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def _name_interface(
             why=f"{wanted} and {len(flat.outputs)} were traced: the exporter lost some",
             repair="report this with the model",
         )
-    _anonymous(graph)
     _separate_outputs(graph)
+    _number(graph)
     by_name = dict(zip((*inputs, *flat.tensors), list(graph.inputs), strict=True))
     for name, value in by_name.items():
         value.name = name
@@ -96,18 +96,21 @@ def _name_interface(
         value.name = name
 
 
-def _anonymous(graph: ir.Graph) -> None:
-    constants = {f"c{i}": value for i, value in enumerate(graph.initializers.values())}
+def _number(graph: ir.Graph) -> None:
+    """Name values and nodes by number; no tensor's name holds a slash."""
+    constants = {f"/c{i}": value for i, value in enumerate(graph.initializers.values())}
     graph.initializers.clear()
     for name, value in constants.items():
         value.name = name
         graph.initializers[name] = value
-    number = 0
-    for node in graph:
-        node.name = None
+    values = 0
+    for place, node in enumerate(graph):
+        # onnxruntime 1.20 names what it fuses after its nodes, and refuses a
+        # graph in which two such names are the same.
+        node.name = f"/n{place}"
         for value in node.outputs:
-            value.name = f"v{number}"
-            number += 1
+            value.name = f"/{values}"
+            values += 1
 
 
 def _separate_outputs(graph: ir.Graph) -> None:
