@@ -281,6 +281,7 @@ class DeviceMachine:
         if self._fetch:
             effects += self._fetch.ask(now)
         if self._upload:
+            self._upload.link_lost()  # the aggregator may be another process than before
             effects += self._upload.offer(now)
         return effects + self._next(now)
 

@@ -15,12 +15,18 @@ from kellet.sdk.protocol.topics import Address, Topics
 
 __all__ = ["Fetch"]
 
-_FIRST_WAIT = 2.0
-_LONGEST_WAIT = 30.0
+_SHORTEST = 2.0
+_LONGEST = 60.0
+_SLOW = 16_000.0  # bytes/s; the first part is waited for as if the link had this rate
 
 
 class Fetch:
-    """The missing ones of ``blobs``; each is verified by its digest before it counts."""
+    """The missing ones of ``blobs``; each is verified by its digest before it counts.
+
+    Whoever asks gets all that is missing once more, and on a slow link the first answer
+    may still be on its way. So the wait adapts: four times the smoothed time between
+    two parts, doubled whenever it runs out.
+    """
 
     def __init__(
         self,
@@ -43,7 +49,9 @@ class Fetch:
             for blob in blobs
             if blob.sha256 not in cache
         }
-        self._wait = _FIRST_WAIT
+        self._wait = max(_SHORTEST, part_size / _SLOW)
+        self._between: float | None = None  # smoothed time from part to part
+        self._last = 0.0
         self.wake = 0.0
         self.received = 0
 
@@ -57,8 +65,9 @@ class Fetch:
 
     def ask(self, now: float) -> list[Effect]:
         """Name what is missing; called again whenever nothing came for a while."""
+        self._last = now
         self.wake = now + self._wait
-        self._wait = min(self._wait * 2, _LONGEST_WAIT)
+        self._wait = min(self._wait * 2, _LONGEST)
         return [
             Publish(
                 self._topics.req(self._device),
@@ -83,7 +92,9 @@ class Fetch:
         except ProtocolError:
             return []
         self.received += len(raw)
-        self._wait = _FIRST_WAIT
+        passed, self._last = now - self._last, now
+        self._between = passed if self._between is None else 0.8 * self._between + 0.2 * passed
+        self._wait = min(max(_SHORTEST, 4 * self._between), _LONGEST)
         self.wake = now + self._wait
         if not assembly.verified():
             return []

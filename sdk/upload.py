@@ -77,7 +77,7 @@ class Upload:
         return self._go_on(message.missing, now) if self._worker else []
 
     def link_lost(self) -> None:
-        """What was in flight may be gone; the next grant tells."""
+        """What was in flight may be gone, on the way or with the aggregator; a grant tells."""
         self._sent_at.clear()
         self._worker = ""
         self._patience = _SHORTEST
