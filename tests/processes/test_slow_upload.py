@@ -1,0 +1,45 @@
+"""A large update over a slow link that is cut: what has arrived is not sent again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.fault_proxy import FaultProxy
+from support.fleet import Fleet, MakeFleet
+from support.processes import wait_until
+from support.toy_plans import linear_loss
+
+from kellet.sdk.transport.url import parse_url
+
+ONE_STEP = {"name": "scaffold", "local_lr": 0.1, "local_steps": 1, "batch_size": 0}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rate"),
+    [
+        (250_000, 150_000),
+        pytest.param(250_000, 20_000, marks=pytest.mark.slow),
+        pytest.param(800_000, 150_000, marks=pytest.mark.slow),
+    ],
+)
+def test_cut_half_way(make_fleet: MakeFleet, parameters: int, rate: float) -> None:
+    x = np.random.default_rng(3).standard_normal((2, parameters)).astype(np.float32)
+    clients = {"a": (x, np.zeros(2, np.int64))}
+    plan = linear_loss(parameters)
+    fleet = make_fleet(clients, plan=plan, algorithm=ONE_STEP, rounds=1)
+    with FaultProxy(parse_url(fleet.broker.url).port) as proxy:
+        aggregator = fleet.aggregator()
+        device = fleet.device("a", broker=proxy.url)
+        device.wait_for("fetched")
+        proxy.rate_up = rate
+        before = proxy.bytes_up
+        wait_until(lambda: proxy.bytes_up - before > 2 * parameters)
+        proxy.cut()
+        body = 4 * parameters
+        settled = device.wait_for("settled", timeout=20 + 4 * body / rate)
+        assert proxy.bytes_up - before < 1.5 * body
+        assert settled["bytes"] < 1.5 * body
+        print(f"sent {settled['bytes'] / body:.2f}, on the wire {(proxy.bytes_up - before) / body:.2f}")
+        assert device.end() == 0
+    assert aggregator.end() == 0
+    fleet.check_undisturbed()

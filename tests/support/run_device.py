@@ -1,0 +1,32 @@
+"""A device as a child process: ``python -m support.run_device JSON``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from support.child import serve, stop_on_sigterm, tell
+
+from kellet.sdk import Device
+from kellet.sdk.plan import GradientSession
+from kellet.sdk.store import Store
+
+
+def main(spec: dict[str, Any]) -> None:
+    """``device``, ``broker``, ``state``, ``data`` (an .npz with x and y), ``options``."""
+    with np.load(spec["data"]) as held:
+        data = held["x"], held["y"]
+    device = Device(
+        spec["device"],
+        broker=spec["broker"],
+        state=spec["state"],
+        data=data,
+        on_report=tell,
+        **spec.get("options", {}),
+    )
+    stop_on_sigterm(device)
+    device.run(until_finished=True)
+
+
+if __name__ == "__main__":
+    serve(main, {"GradientSession": GradientSession, "Store": Store})
