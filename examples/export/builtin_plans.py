@@ -17,14 +17,8 @@ from torch import Tensor, nn
 from kellet.sdk.authoring import export
 from kellet.sdk.plan import Plan
 from kellet.sdk.tasks import split, task
-from kellet.sdk.tasks._har import ACTIVITIES as HAR_ACTIVITIES
-from kellet.sdk.tasks._har import CHANNELS
-from kellet.sdk.tasks._wisdm import ACTIVITIES as WISDM_ACTIVITIES
-from kellet.sdk.tasks._wisdm import COLUMNS
 
 SEED = 20240
-LICENCE = "Apache-2.0"
-AUTHOR = "The Kellet authors"
 Example = tuple[nn.Module, None, Tensor, Tensor]
 
 
@@ -69,35 +63,33 @@ def _examples(name: str) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x[rows]), torch.from_numpy(y[rows])
 
 
-def make_wisdm() -> Plan:
+def make(name: str) -> Plan:
+    """Export the plan of the task ``name``."""
+    data = task(name)
     return export(
-        *wisdm(),
-        name="wisdm",
-        label_names=WISDM_ACTIVITIES,
-        columns=COLUMNS,
-        unit="standard deviations",
-        licence=LICENCE,
-        author=AUTHOR,
-        description="Six activities from 43 features of a phone's accelerometer (WISDM v1.1)",
+        *EXAMPLES[name](),
+        name=name,
+        label_names=data.label_names,
+        columns=data.columns,
+        unit=UNITS[name],
+        licence="Apache-2.0",
+        author="The Kellet authors",
+        description=DESCRIPTIONS[name],
     )
 
 
-def make_har() -> Plan:
-    return export(
-        *har(),
-        name="har",
-        label_names=HAR_ACTIVITIES,
-        columns=CHANNELS,
-        unit="g and rad/s, 128 samples at 50 Hz",
-        licence=LICENCE,
-        author=AUTHOR,
-        description="Six activities from 2.56 s of a phone's motion sensors (UCI HAR)",
-    )
+EXAMPLES = {"wisdm": wisdm, "har": har}
+UNITS = {"wisdm": "standard deviations", "har": "g and rad/s, 128 samples at 50 Hz"}
+DESCRIPTIONS = {
+    "wisdm": "Six activities from 43 features of a phone's accelerometer (WISDM v1.1)",
+    "har": "Six activities from 2.56 s of a phone's motion sensors (UCI HAR)",
+}
 
 
 def main(directory: str = "sdk/plan/builtin") -> None:
-    for plan in (make_wisdm(), make_har()):
-        path = Path(directory) / f"{plan.manifest.name}.kplan"
+    for name in EXAMPLES:
+        plan = make(name)
+        path = Path(directory) / f"{name}.kplan"
         path.write_bytes(plan.raw)
         print(path, len(plan.raw), "bytes", plan)
 

@@ -47,7 +47,7 @@ class Evaluator:
     def __init__(self, plan: Plan, *, threads: int = 1) -> None:
         self.plan = plan
         self._threads = threads
-        self._session = open_session(plan.eval_graph, threads)
+        self._session = open_session(plan.eval_graph, plan.manifest, threads)
         self._gradients: GradientSession | None = None
 
     def scores(self, params: _Floats, x: ArrayLike) -> _Floats:

@@ -6,6 +6,7 @@ copies neither. onnxruntime is imported when the first session is made.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from kellet.kernels import aligned
 from kellet.sdk.errors import DataError, PlanError
 from kellet.sdk.plan.bundle import step_outputs
+from kellet.sdk.plan.manifest import Manifest
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -24,15 +26,21 @@ __all__ = ["GradientSession", "open_session", "run_bound"]
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def open_session(graph: bytes | memoryview, threads: int) -> InferenceSession:
-    """Open a graph on the CPU, deterministic, without an arena.
+def open_session(graph: memoryview, manifest: Manifest, threads: int) -> InferenceSession:
+    """Open a graph of a plan on the CPU, deterministic, without an arena.
 
     The arena would keep the largest step's memory for ever. Raises
-    ``PlanError`` where onnxruntime does not take the graph.
+    ``PlanError`` where onnxruntime is too old or does not take the graph.
     """
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
+    if _release(onnxruntime.__version__) < _release(manifest.min_onnxruntime):
+        raise PlanError(
+            f"the plan needs onnxruntime {manifest.min_onnxruntime}",
+            why=f"{onnxruntime.__version__} is installed",
+            repair=f'pip install "onnxruntime>={manifest.min_onnxruntime}"',
+        )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -95,7 +103,7 @@ class GradientSession:
         self.params = plan.initial()
         self.grads = aligned(plan.n_train)
         self._loss = np.zeros((), np.float32)
-        self._session = open_session(plan.step_graph, threads)
+        self._session = open_session(plan.step_graph, plan.manifest, threads)
         self._binding = self._session.io_binding()
         self._bound: tuple[int, tuple[int, ...]] | None = None
         # The runtime may read a buffer after it has written the new value of
@@ -155,6 +163,10 @@ def _batch(what: str, array: _Array, dtype: str, shape: tuple[int, ...]) -> _Arr
             repair="pass the whole data through Plan.check_data once, then slice it",
         )
     return np.ascontiguousarray(array)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def _first_line(error: Exception) -> str:

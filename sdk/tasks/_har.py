@@ -19,6 +19,7 @@ import io
 import os
 import zipfile
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def har_task(data_dir: str | os.PathLike[str] | None = None) -> Task:
     of a source checkout. Raises ``DataError`` where there are no such files.
     """
     folder = _folder(data_dir)
-    return Task("har", "har", _USERS, lambda user: _load_user(folder, user))
+    return Task("har", "har", _USERS, partial(_load_user, folder), ACTIVITIES, CHANNELS)
 
 
 def cut_windows(gyro_total_gravity: np.ndarray, lengths: np.ndarray, labels: np.ndarray) -> Arrays:

@@ -26,13 +26,16 @@ class Task:
     """A data set with people in it, and the built-in plan that learns it.
 
     ``load_user(user)`` returns that person's (x, y) alone: x float32
-    [n, *input], y int64 [n].
+    [n, *input], y int64 [n]. ``label_names`` are the classes in order, and
+    ``columns`` names the first axis of an input.
     """
 
     name: str
     plan_name: str
     users: tuple[int, ...]
     load_user: Callable[[int], Arrays]
+    label_names: tuple[str, ...]
+    columns: tuple[str, ...]
 
     def load(self, users: Iterable[int]) -> Arrays:
         """Return the rows of several users, one user after the other."""

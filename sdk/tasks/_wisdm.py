@@ -38,7 +38,7 @@ _USERS = tuple(range(1, 37))
 
 def wisdm_task() -> Task:
     """Return the WISDM task, whose data ships with the package."""
-    return Task("wisdm", "wisdm", _USERS, _load_user)
+    return Task("wisdm", "wisdm", _USERS, _load_user, ACTIVITIES, COLUMNS)
 
 
 def _load_user(user: int) -> Arrays:

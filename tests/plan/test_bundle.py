@@ -359,6 +359,13 @@ def test_what_onnxruntime_does_not_take_is_a_plan_error() -> None:
         bundle_of(made.SerializeToString())
 
 
+def test_an_onnxruntime_that_is_too_old_is_told(toy: Plan) -> None:
+    newer = Plan.open(with_manifest(toy, {"min_onnxruntime": "99.1"}))
+    for opening in (newer.session, newer.evaluator):
+        with pytest.raises(PlanError, match=r'pip install "onnxruntime>=99.1"'):
+            opening()
+
+
 # ---- the self-test
 
 
