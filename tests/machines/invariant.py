@@ -1,0 +1,140 @@
+"""The books of a fleet, kept apart from the product: what was made, counted, and must come out.
+
+Everything is computed anew in Python's integers, which do not overflow and do not round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kellet.sdk.plan import Plan
+from kellet.sdk.protocol import wire
+from kellet.sdk.protocol.body import Body, decode_body
+from kellet.sdk.protocol.messages import Round
+from kellet.sdk.store import Pending, Store
+from kellet.server.aggregator import AggregatorMachine
+from kellet.server.ledger import Ledger
+
+__all__ = ["Books"]
+
+GRID = 2**48
+
+
+@dataclass
+class _Entry:
+    """A membership as its device's store last had it."""
+
+    epoch: int | None
+    c_i: list[int]
+    pending: Pending | None
+
+
+class Books:
+    """``write`` after everything a device did; ``gap`` and ``check`` whenever it matters."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._entries: dict[tuple[str, bytes], _Entry] = {}
+        self.made: dict[bytes, bytes] = {}
+
+    def write(self, store: Store) -> None:
+        identity = store.identity
+        pending = store.pending()
+        self._entries[identity.device, identity.nonce] = _Entry(
+            store.epoch, store.control(self._plan.n_train).tolist(), pending
+        )
+        if pending is not None:
+            # A name stands for one piece of work, through all restarts.
+            assert self.made.setdefault(pending.uid, pending.body) == pending.body
+
+    def gap(self, server: AggregatorMachine) -> int:
+        """max |C - sum of the committed c_i| over all members and ghosts, in grid steps."""
+        ledger = server._ledger
+        total = [0] * self._plan.n_train
+        for member in ledger.members():
+            entry = self._entries.get((member.device, member.nonce))
+            if member.state not in ("active", "ghost") or entry is None:
+                continue
+            if entry.epoch != server.epoch:
+                continue  # the device sets c_i = 0 when it first sees the new epoch
+            c_i, pending = entry.c_i, entry.pending
+            if pending is not None and pending.c_i_next is not None:
+                receipt = ledger.receipt(pending.uid)
+                if receipt is not None and receipt.counted:
+                    c_i = pending.c_i_next.tolist()
+            total = [a + b for a, b in zip(total, c_i, strict=True)]
+        return max(abs(a - b) for a, b in zip(server.control.integers(), total, strict=True))
+
+    def check(self, server: AggregatorMachine, ledger: Ledger) -> None:
+        """Model and C of every round, from the bodies that the devices made."""
+        x: NDArray[Any] = self._plan.initial()
+        total, epoch = [0] * self._plan.n_train, 1
+        for row in ledger.rounds():
+            message: Round = wire.unpack(row.announcement, Round)
+            if message.epoch != epoch:
+                total, epoch = [0] * self._plan.n_train, message.epoch
+            assert message.model.sha256 == hashlib.sha256(x.tobytes()).digest()
+            c_a = None
+            if message.control is not None:
+                c_a = np.array([float(t) / (message.members * GRID) for t in total], np.float64)
+                c_a = c_a.astype(np.float32)
+                assert message.control.sha256 == hashlib.sha256(c_a.tobytes()).digest()
+            counted = ledger.counted(row.round)
+            assert len({update.device for update in counted}) == len(counted)
+            moved, weight = [0] * self._plan.n_update, 0
+            for update in counted:
+                body = decode_body(self.made[update.uid], self._plan.n_update, self._plan.n_train)
+                share = body.header.samples if message.weighting == "samples" else 1
+                assert body.delta_y is not None
+                step = grid(body.delta_y.astype(np.float64))
+                moved = [m + share * s for m, s in zip(moved, step, strict=True)]
+                weight += share
+                if c_a is not None:
+                    total = [t + d for t, d in zip(total, delta_c(body, c_a), strict=True)]
+            if row.state == "closed":
+                mean = np.array([float(m) / (weight * GRID) for m in moved])
+                x = x.copy()
+                x[: len(mean)] = (x[: len(mean)].astype(np.float64) + mean).astype(np.float32)
+                assert row.summary["model"] == hashlib.sha256(x.tobytes()).hexdigest()
+        assert server.digest == hashlib.sha256(x.tobytes()).digest()
+        if epoch == server.epoch:
+            assert server.control.integers() == total
+        assert self.gap(server) == 0
+
+    def check_device(self, store: Store, ledger: Ledger) -> None:
+        """A device's receipts are the ledger's, each once; its audit is, too."""
+        identity = store.identity
+        receipts = store.receipts()
+        assert len({seq for seq, *_ in receipts}) == len(receipts)
+        settled = {(seq, round_) for seq, round_, counted, _ in receipts if counted}
+        rows = [
+            update
+            for row in ledger.rounds()
+            for update in ledger.counted(row.round)
+            if (update.device, update.nonce) == (identity.device, identity.nonce)
+        ]
+        assert len(rows) == len(settled)
+        assert {(update.seq, update.round) for update in rows} == settled
+        for member in ledger.members():
+            if (member.device, member.nonce) == (identity.device, identity.nonce):
+                assert member.audit == store.audit()
+
+
+def grid(values: NDArray[np.float64]) -> list[int]:
+    """rint(v * 2^48): the product is exact in float64, and Python rounds ties to even."""
+    return [round(float(v) * GRID) for v in values]
+
+
+def delta_c(body: Body, c_a: NDArray[np.float32]) -> list[int]:
+    """What an update adds to C: as it came, or from c_a and delta_y alone."""
+    if body.delta_c is not None:
+        return grid(body.delta_c.astype(np.float64))
+    assert body.header.delta_c == "derived"
+    assert body.delta_y is not None
+    trained = body.delta_y[: len(c_a)].astype(np.float64)
+    return grid(-c_a.astype(np.float64) - trained / body.header.rate_sum)

@@ -1,0 +1,109 @@
+"""Hundreds of fleets under networks that lose, repeat and reorder, and among processes that die.
+
+Each seed is a fleet of three devices. Whatever happens to it, after every event C is the sum of
+the committed controls; in the end every update was counted once or not at all, and model
+and C are what an independent account makes of the bodies that the devices sent.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from machines.network import Fleet, Weather
+from support.toy_plans import quadratic
+
+from kellet.sdk.algorithms import FedAvg, Scaffold
+from kellet.sdk.plan import GradientSession
+
+SEEDS = 300
+BLOCK = 25
+LASTS = 240.0  # seconds of bad weather
+
+DATA = {
+    "a": np.array([[1, 0]]),
+    "b": np.array([[2, 3], [1, 5]]),
+    "c": np.array([[0.5, -2], [1, 1], [3, 0]]),
+}
+ALGORITHMS = [
+    Scaffold(local_lr=0.1, batch_size=0, local_steps=2),
+    Scaffold(local_lr=0.1, batch_size=1, local_steps=3, lr_decay=0.8, delta_c="f32"),
+    Scaffold(local_lr=0.1, batch_size=2, local_steps=1, option="I"),
+    FedAvg(local_lr=0.1, batch_size=0, local_steps=2),
+]
+PLAN = quadratic(initial=1.0)
+
+
+@pytest.fixture(scope="module")
+def session() -> GradientSession:
+    return PLAN.session()
+
+
+def storm(folder: Path, session: GradientSession, seed: int) -> Fleet:
+    """A fleet, and what will befall it: all of it decided by the seed."""
+    luck = Random(f"storm {seed}")
+    stale = luck.choice([3.0, 100.0])
+    fleet = Fleet(
+        folder,
+        PLAN,
+        DATA,
+        luck.choice(ALGORITHMS),
+        session=session,
+        seed=seed,
+        weather=Weather(lost=0.2, twice=0.2, slowest=3.0, stale=stale),
+        training=luck.uniform(0.5, 20),
+        rounds=4,
+        quorum=luck.choice([1, 2]),
+        deadline=luck.choice([30.0, 120.0]),
+    )
+    for node in fleet.nodes:
+        for _ in range(luck.randrange(6)):
+            fleet.after(luck.uniform(0, LASTS), node.cut)
+        for _ in range(8):
+            fleet.after(luck.uniform(0, LASTS), node.connect)
+        for _ in range(luck.choice([0, 0, 1, 2])):
+            dies = luck.uniform(0, LASTS)
+            fleet.after(dies, node.kill)
+            fleet.after(dies + luck.uniform(0, 20), node.restart_if_dead)
+    if luck.random() < 0.2:
+        fleet.after(luck.uniform(20, LASTS), fleet.server.new_epoch)
+    return fleet
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_every_update_is_counted_once_or_not_at_all(
+    folder: Path, session: GradientSession, first: int
+) -> None:
+    for seed in range(first, first + BLOCK):
+        here = folder / str(seed)
+        here.mkdir()
+        try:
+            fleet = storm(here, session, seed).start()
+            fleet.let_pass(LASTS)
+            fleet.heal()
+            fleet.check_end()
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        # No message, however late, may cost a device its membership.
+        assert not [r for r in fleet.reports if r[1] in ("enrolled_anew", "fatal")], seed
+
+
+def test_the_storms_are_storms(folder: Path, session: GradientSession) -> None:
+    """The faults above do happen: refusals, abandoned rounds, restarts, lost work."""
+    kinds: set[str] = set()
+    reasons: set[str] = set()
+    states: set[str] = set()
+    for seed in range(20):
+        here = folder / str(seed)
+        here.mkdir()
+        fleet = storm(here, session, seed).start()
+        fleet.let_pass(LASTS)
+        fleet.heal()
+        kinds |= {kind for _, kind, _ in fleet.reports}
+        reasons |= {d["reason"] for _, kind, d in fleet.reports if kind == "settled"}
+        states |= {row.state for row in fleet.server.ledger.rounds()}
+    assert {"counted", "settled", "epoch", "returned", "refused_update", "link_lost"} <= kinds
+    assert {"counted", "late"} <= reasons
+    assert {"closed", "abandoned"} <= states
