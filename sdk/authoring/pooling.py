@@ -75,10 +75,7 @@ def avg_pool2d_backward(  # noqa: PLR0917
     size, out = x.shape[-2:], grad.shape[-2:]
     count = divisor or kernel[0] * kernel[1]
     if any(padding) and not count_include_pad and not divisor:
-        inside = [
-            torch.tensor([float(min(o * s - p + k, n) - max(o * s - p, 0)) for o in range(m)])
-            for m, n, k, s, p in zip(out, size, kernel, stride, padding, strict=True)
-        ]
+        inside = [_inside(*axis) for axis in zip(out, size, kernel, stride, padding, strict=True)]
         grad = grad * (count / (inside[0][:, None] * inside[1][None, :]))
     spread: Tensor
     tiled = [o * k for o, k in zip(out, kernel, strict=True)] == [*size]
@@ -103,12 +100,21 @@ def adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
     return _shares(height, rows).t() @ (grad @ _shares(width, columns))
 
 
+# A trace takes constants that are computed, and none that are filled in.
+
+
+def _inside(windows: int, size: int, kernel: int, stride: int, padding: int) -> Tensor:
+    """[windows]: how many elements of each window are not padding."""
+    start = torch.arange(windows) * stride - padding
+    return (torch.clamp(start + kernel, max=size) - torch.clamp(start, min=0)).to(torch.float32)
+
+
 def _shares(size: int, windows: int) -> Tensor:
-    shares = torch.zeros(windows, size)
-    for w in range(windows):
-        start, end = w * size // windows, -(-(w + 1) * size // windows)
-        shares[w, start:end] = 1.0 / (end - start)
-    return shares
+    """[windows, size]: the weight of each element in the mean of each adaptive window."""
+    window, at = torch.arange(windows)[:, None], torch.arange(size)[None, :]
+    start = torch.div(window * size, windows, rounding_mode="floor")
+    end = torch.div((window + 1) * size + windows - 1, windows, rounding_mode="floor")
+    return ((at >= start) & (at < end)).to(torch.float32) / (end - start)
 
 
 def _refuse_ceil_mode(what: str, ceil_mode: bool) -> None:

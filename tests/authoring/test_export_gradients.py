@@ -106,6 +106,11 @@ def test_a_custom_loss_of_classes_has_an_accuracy() -> None:
         [nn.Conv1d(3, 6, 3, dilation=2, stride=2), nn.LeakyReLU(), nn.Flatten()],
         [nn.Conv1d(3, 6, 4, stride=3), nn.ELU(), nn.AdaptiveAvgPool1d(2), nn.Flatten()],
         [nn.Conv1d(3, 6, 3), nn.Mish(), nn.AvgPool1d(3, stride=2, padding=1), nn.Flatten()],
+        [
+            nn.Conv1d(3, 6, 3),
+            nn.AvgPool1d(4, stride=3, padding=2, count_include_pad=False),
+            nn.Flatten(),
+        ],
         [nn.Conv1d(3, 6, 3), nn.Softplus(), nn.AdaptiveAvgPool1d(4), nn.Flatten()],
         [nn.Flatten(), nn.Linear(48, 8), nn.BatchNorm1d(8), nn.Sigmoid()],
         [nn.InstanceNorm1d(3, affine=True), nn.Flatten(), nn.Hardtanh()],
