@@ -128,8 +128,9 @@ class Connection:
             if failure.final:
                 return
             steady = session.up_since is not None and (time.monotonic() - session.up_since > STEADY)
-            failures = 0 if steady else failures + 1
+            failures = 0 if steady else failures
             self._closing.wait(self._delay(failures))
+            failures += 1
 
     def _live(self, session: Session) -> None:
         with self._state:
@@ -206,7 +207,10 @@ class Connection:
             self._emit(event)
 
     def _delay(self, failures: int) -> float:
-        """Seconds before the next attempt: half fixed, half by chance, so that fleets spread."""
+        """Seconds before the next attempt after ``failures`` that failed before this one.
+
+        Half is fixed and half is left to chance, so that a fleet spreads out.
+        """
         shortest, longest = self._settings.backoff
         whole = min(longest, shortest * 2.0 ** min(failures, 30))
         return whole * random.uniform(0.5, 1.0)

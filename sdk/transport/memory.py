@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from kellet.sdk.errors import LinkError, UsageError
+from kellet.sdk.errors import UsageError
 from kellet.sdk.transport.base import (
     Connected,
     Disconnected,
@@ -37,13 +37,14 @@ from kellet.sdk.transport.base import (
     TransportEvent,
     Will,
 )
-from kellet.sdk.transport.filters import (
-    LevelTree,
+from kellet.sdk.transport.checks import (
     check_client,
     check_filter,
+    check_payload,
     check_topic,
-    is_wildcard,
+    too_large,
 )
+from kellet.sdk.transport.filters import LevelTree, is_wildcard
 
 __all__ = ["MemoryBroker", "MemoryTransport"]
 
@@ -303,15 +304,12 @@ class MemoryTransport:
         ``max_payload``, ``UsageError`` for a topic that cannot be.
         """
         check_topic(topic)
+        payload = check_payload(payload)
         if self._max_payload is not None and len(payload) > self._max_payload:
-            raise LinkError(
-                f"a payload of {len(payload)} bytes for {topic}",
-                why=f"this link carries at most {self._max_payload}",
-                repair="send it in parts",
-            )
+            raise too_large(topic, len(payload), self._max_payload)
         if not self._up:
             return False
-        self._broker._publish(topic, bytes(payload), retain)
+        self._broker._publish(topic, payload, retain)
         return True
 
     def subscribe(self, topic_filter: str) -> None:

@@ -12,9 +12,14 @@ from typing import Literal, Self
 
 from kellet.sdk.errors import UsageError
 from kellet.sdk.transport.base import Inbox, Refused, TransportEvent, Will
+from kellet.sdk.transport.checks import (
+    check_client,
+    check_filter,
+    check_payload,
+    check_topic,
+    too_large,
+)
 from kellet.sdk.transport.connection import Connection
-from kellet.sdk.transport.filters import check_client, check_filter, check_topic
-from kellet.sdk.transport.session import too_large
 from kellet.sdk.transport.settings import LinkSettings, Version, check_paho, tls_context
 from kellet.sdk.transport.url import parse_url
 
@@ -188,10 +193,11 @@ class MqttTransport:
         carries (the link stays up), ``UsageError`` for a topic that cannot be.
         """
         check_topic(topic)
+        payload = check_payload(payload)
         if self._max_payload is not None and len(payload) > self._max_payload:
             raise too_large(topic, len(payload), self._max_payload)
         connection = self._bulk if bulk and self._bulk is not None else self._main
-        return connection.publish(topic, bytes(payload), retain=retain, bulk=bulk)
+        return connection.publish(topic, payload, retain=retain, bulk=bulk)
 
     def subscribe(self, topic_filter: str) -> None:
         """Receive what matches, now and after each reconnection."""

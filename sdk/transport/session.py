@@ -19,8 +19,8 @@ from collections.abc import Iterable
 
 import paho.mqtt.client as paho
 
-from kellet.sdk.errors import LinkError
 from kellet.sdk.transport.base import Connected, Received, TransportEvent
+from kellet.sdk.transport.checks import too_large
 from kellet.sdk.transport.paho_client import (
     Connack,
     Goodbye,
@@ -32,7 +32,7 @@ from kellet.sdk.transport.paho_client import (
 )
 from kellet.sdk.transport.settings import Failure, LinkSettings, Version, explain
 
-__all__ = ["NARROWER", "OTHER_VERSION", "Session", "too_large"]
+__all__ = ["NARROWER", "OTHER_VERSION", "Session"]
 
 log = logging.getLogger("kellet.transport")
 
@@ -78,12 +78,12 @@ class Session:
         self._max_packet = LARGEST_PACKET
         self._notes: deque[Note] = deque()
         self._client = make_client(settings, version, window, self._notes)
-        self._second_end: socket.socket | None = None
         self._early: list[Received] = []  # came before SUBACK; Connected goes first
         self._answered = False
         self._opening_mid: int | None = None
         self._complained = False
         self._lock = threading.Lock()  # over what follows; never taken inside paho's callbacks
+        self._second_end: socket.socket | None = None  # of the open connection; see _drain
         self._up = False
         self._leaving = False
         self._in_flight: dict[int, tuple[int, bool]] = {}
@@ -98,7 +98,8 @@ class Session:
         self._deadline = time.monotonic() + self._settings.connect_timeout
         try:
             connect(self._client, self._settings, self._version)
-            self._second_end = _duplicate(self._client.socket())
+            with self._lock:
+                self._second_end = _duplicate(self._client.socket())
         except (OSError, ValueError) as error:  # ValueError: a host name that IDNA cannot encode
             self.ending = explain(error, self._settings.url)
 
@@ -179,9 +180,13 @@ class Session:
                 self._client.unsubscribe(topic_filter)
 
     def leave(self) -> None:
-        """Send DISCONNECT, so that no will is published; ``turn`` carries it out."""
+        """Send DISCONNECT, so that no will is published; ``turn`` carries it out.
+
+        No effect before ``open`` is done: a CONNECT may be on its way by then,
+        and the DISCONNECT has to follow it.
+        """
         with self._lock:
-            if not self._leaving:
+            if self._second_end is not None and not self._leaving:
                 self._leaving = True
                 self._up = False
                 self._client.disconnect()
@@ -321,12 +326,3 @@ def _drain(connection: socket.socket) -> None:
             connection.settimeout(remaining)
             if not connection.recv(1 << 16):
                 return
-
-
-def too_large(topic: str, size: int, limit: int) -> LinkError:
-    """The error for a payload that this link cannot carry."""
-    return LinkError(
-        f"a payload of {size} bytes for {topic}",
-        why=f"this link carries at most {max(0, limit)}",
-        repair="send it in parts",
-    )

@@ -120,6 +120,24 @@ def test_each_connection_starts_clean_with_a_retained_will_of_qos_1() -> None:
             assert keepalive == 7
 
 
+def test_a_client_that_closes_before_it_is_admitted_still_takes_its_leave() -> None:
+    """Otherwise the broker, which may have admitted it, publishes its will."""
+    packets: list[int] = []
+
+    def script(connection: socket.socket, connect: bytes) -> None:
+        time.sleep(0.3)
+        connection.sendall(CONNACK_5)
+        while True:
+            packets.append(read_packet(connection)[0] & 0xF0)
+
+    with ScriptedBroker(script) as broker:
+        client = open_client(broker.url, will=Will("state", b"gone"))
+        assert wait_until(lambda: len(broker.connects) == 1)
+        client.transport.close()
+        assert client.events == []
+        assert wait_until(lambda: 0xE0 in packets)
+
+
 # Refusals.
 
 

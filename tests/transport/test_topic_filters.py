@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kellet.sdk.errors import UsageError
-from kellet.sdk.transport.filters import LevelTree, check_filter, check_topic, is_wildcard
+from kellet.sdk.transport.checks import check_filter, check_topic
+from kellet.sdk.transport.filters import LevelTree, is_wildcard
 
 
 def matches(topic_filter: str, topic: str) -> bool:

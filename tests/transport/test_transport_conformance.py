@@ -154,6 +154,9 @@ def test_topics_and_filters_are_checked(lab: Lab) -> None:
     for topic in ("", "a/+", "a/#", "a\0b", "x" * 65_536):
         with pytest.raises(UsageError):
             device.transport.publish(topic, b"")
+    for payload in (5, "text", None, [1]):
+        with pytest.raises(UsageError, match="a payload is bytes"):
+            device.transport.publish(lab.topic("a"), payload)
     for topic_filter in ("", "a/#/b", "a+", "a#", "\0"):
         with pytest.raises(UsageError):
             device.transport.subscribe(topic_filter)
