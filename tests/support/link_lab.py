@@ -24,7 +24,7 @@ from kellet.sdk.transport.memory import MemoryBroker, MemoryTransport
 from kellet.sdk.transport.mqtt import MqttTransport, MqttTuning
 from kellet.sdk.transport.url import parse_url
 
-__all__ = ["Client", "Lab", "MemoryLab", "MqttLab", "wait_until"]
+__all__ = ["Client", "Lab", "MemoryLab", "MqttLab", "open_client", "wait_until"]
 
 QUICK = MqttTuning(backoff=(0.05, 0.5), connect_timeout=3.0)
 PATIENCE = 10.0  # s
@@ -88,6 +88,13 @@ class Client:
     def kinds(self) -> list[str]:
         """The events' names but for Received, in order."""
         return [type(e).__name__ for e in self.events if not isinstance(e, Received)]
+
+
+def open_client(url: str, name: str = "client", **options: Any) -> Client:
+    """A client without a proxy, and not connected yet."""
+    client = Client(lambda: None)
+    client.transport = MqttTransport(url, name, client.inbox, **{"tuning": QUICK, **options})
+    return client
 
 
 class Lab:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import paho.mqtt
 import pytest
-from support.link_lab import QUICK, Client, MqttLab, wait_until
+from support.link_lab import MqttLab, open_client, wait_until
 from support.scripted_broker import CONNACK_5, ScriptedBroker, read_packet
 
 from kellet.sdk.errors import LinkError, UsageError
@@ -23,13 +23,6 @@ from kellet.server.brokers import BrokerHandle
 
 LEVEL = 7  # where CONNECT says the version: type, "\0\4MQTT", then it
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-
-
-def open_client(url: str, name: str = "c", **options: object) -> Client:
-    client = Client(lambda: None)
-    arguments: dict[str, object] = {"tuning": QUICK, **options}
-    client.transport = MqttTransport(url, name, client.inbox, **arguments)  # type: ignore[arg-type]
-    return client
 
 
 # Versions.
