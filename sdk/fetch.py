@@ -60,8 +60,7 @@ class Fetch:
         return not self._open
 
     def begin(self, now: float) -> list[Effect]:
-        effects: list[Effect] = [Subscribe(self._topics.blob_filter(sha)) for sha in self._open]
-        return effects + self.ask(now)
+        return [Subscribe(self._topics.blobs), *self.ask(now)]
 
     def ask(self, now: float) -> list[Effect]:
         """Name what is missing; called again whenever nothing came for a while."""
@@ -100,7 +99,8 @@ class Fetch:
             return []
         self._cache.put(assembly.data(), keep=address.sha256 == self._kept)
         del self._open[address.sha256]
-        return [Unsubscribe(self._topics.blob_filter(address.sha256))]
+        return [] if self._open else self.cancel()
 
     def cancel(self) -> list[Effect]:
-        return [Unsubscribe(self._topics.blob_filter(sha)) for sha in self._open]
+        """Stop listening."""
+        return [Unsubscribe(self._topics.blobs)]

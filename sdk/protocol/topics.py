@@ -40,12 +40,12 @@ class Topics:
         self.fleet = check_id("fleet", fleet)
         self._root = f"kellet/1/{fleet}/"
         self.round = self._root + "pub/round"
+        # One filter for all blobs, in force while some are needed: a broker may keep
+        # something for each filter that it has ever seen.
+        self.blobs = self._root + "pub/blob/+/+"
 
     def blob(self, sha256: bytes, part: int) -> str:
         return f"{self._root}pub/blob/{sha256.hex()}/{part}"
-
-    def blob_filter(self, sha256: bytes) -> str:
-        return f"{self._root}pub/blob/{sha256.hex()}/+"
 
     def state(self, device: str) -> str:
         return f"{self._root}d/{device}/state"
