@@ -154,8 +154,10 @@ class AggregatorMachine:
         if row is not None:
             # The same announcement, the same sums: the round ends as if nothing had been.
             message: Round = wire.unpack(row.announcement, Round)
-            chosen = self.config.selection.choose(message.round, self._roster.active())
-            self._round = self._opened(message, row.announcement, chosen)
+            chosen = row.summary.get("chosen")
+            self._round = self._opened(
+                message, row.announcement, None if chosen is None else frozenset(chosen)
+            )
         self._counting.replay(self._round)
 
     def _blob(self, sha256: bytes) -> bytes:
@@ -260,7 +262,7 @@ class AggregatorMachine:
     def _tick(self, room: int, now: float) -> list[AggregatorEffect]:
         effects: list[AggregatorEffect] = []
         self._counting.tick(now)
-        effects += self._downloads.tick(self.config.part_size, room, now)
+        effects += self._downloads.tick(room, now)
         if self._round and now >= self._round.closes:
             effects += self._close(now)
         return effects
@@ -315,9 +317,9 @@ class AggregatorMachine:
             case Offer():
                 return self._counted(self._counting.offer(device, message, self._round, now), now)
             case Get():
-                self._downloads.get(
-                    device, message.sha256, message.missing, self.config.part_size, now
-                )
+                # The size that was announced: a device counts its parts by it.
+                announced = self._round.message.part_size if self._round else self.config.part_size
+                self._downloads.get(device, message.sha256, message.missing, announced, now)
             case Abort():
                 if self._round and self._round.number == message.round:
                     self._round.cohort.lost(device)
@@ -366,7 +368,7 @@ class AggregatorMachine:
         chosen = self.config.selection.choose(number, self._roster.active())
         message = self._announcement(number, chosen)
         raw = wire.pack(message)
-        self._ledger.open_round(number, raw)
+        self._ledger.open_round(number, raw, chosen)
         self._number = number
         self._round = self._opened(message, raw, chosen)
         self._round.published(now)

@@ -18,6 +18,7 @@ GATHER = 0.03
 @dataclass
 class _Wanted:
     data: bytes
+    part_size: int
     at: float
     parts: dict[int, set[str]] = field(default_factory=dict)
 
@@ -40,11 +41,11 @@ class Downloads:
         data = self._find(sha256)
         if data is None:
             return
-        wanted = self._wanted.setdefault(sha256, _Wanted(data, now + GATHER))
-        for index in missing_in(missing, part_count(len(data), part_size)):
+        wanted = self._wanted.setdefault(sha256, _Wanted(data, part_size, now + GATHER))
+        for index in missing_in(missing, part_count(len(data), wanted.part_size)):
             wanted.parts.setdefault(index, set()).add(device)
 
-    def tick(self, part_size: int, room: int, now: float) -> list[Effect]:
+    def tick(self, room: int, now: float) -> list[Effect]:
         """Publish what has been gathered, ``room`` bytes of it at most."""
         effects: list[Effect] = []
         for sha256, wanted in list(self._wanted.items()):
@@ -55,10 +56,9 @@ class Downloads:
                     wanted.at = now + GATHER
                     break
                 devices = wanted.parts.pop(index)
-                start = index * part_size
-                payload = encode_part(
-                    sha256[:16], index, memoryview(wanted.data)[start : start + part_size]
-                )
+                start = index * wanted.part_size
+                data = memoryview(wanted.data)[start : start + wanted.part_size]
+                payload = encode_part(sha256[:16], index, data)
                 room -= len(payload)
                 self.delivered += len(payload) * len(devices)
                 effects.append(Publish(self._topics.blob(sha256, index), payload, bulk=True))

@@ -9,6 +9,7 @@ rows counted since. SQLite in WAL mode with ``synchronous=FULL``.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -152,9 +153,18 @@ class Ledger:
 
     # -- rounds ---------------------------------------------------------------
 
-    def open_round(self, round_: int, announcement: bytes) -> None:
+    def open_round(
+        self, round_: int, announcement: bytes, chosen: Collection[str] | None = None
+    ) -> None:
+        """``chosen``: the devices that alone belong to the round (in its summary while open)."""
+        summary = {} if chosen is None else {"chosen": sorted(chosen)}
         with self._db.transaction():
-            self._db.run("insert into rounds values (?, ?, 'open', '{}')", round_, announcement)
+            self._db.run(
+                "insert into rounds values (?, ?, 'open', ?)",
+                round_,
+                announcement,
+                json.dumps(summary),
+            )
             self._db.run("update fleet set round = ?", round_)
 
     def current_round(self) -> RoundRow | None:

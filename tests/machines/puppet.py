@@ -16,7 +16,9 @@ from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.body import UpdateHeader, encode_body
 from kellet.sdk.protocol.effects import Publish, Report, Tick
 from kellet.sdk.protocol.messages import (
+    Blob,
     FromServer,
+    Get,
     Grant,
     Hello,
     Join,
@@ -27,7 +29,7 @@ from kellet.sdk.protocol.messages import (
     announcement_hash,
     update_uid,
 )
-from kellet.sdk.protocol.parts import encode_part, part_count
+from kellet.sdk.protocol.parts import bitmap, decode_part, encode_part, part_count
 from kellet.sdk.transport.base import Connected, Received
 from kellet.server import FleetConfig
 from kellet.server.aggregator import AggregatorEffect, AggregatorMachine
@@ -164,9 +166,13 @@ class Puppet:
         *,
         delta_c: ArrayLike | None = None,
         c_i: Any = None,
+        codec: str | None = None,
         **header: Any,
     ) -> tuple[UpdateHeader, bytes]:
-        """An update for the open round, with whatever is to be wrong in its header."""
+        """An update for the open round, with whatever is to be wrong in its header.
+
+        ``codec``: of delta_c, where it is not the one announced.
+        """
         round_ = self.lab.round
         fields: dict[str, Any] = {
             "kind": "update",
@@ -180,7 +186,7 @@ class Puppet:
             "rate_sum": 0.5,
             "samples": 1,
             "delta_y": round_.codecs.delta_y,
-            "delta_c": round_.codecs.delta_c,
+            "delta_c": codec or round_.codecs.delta_c,
         }
         made = UpdateHeader(**(fields | header))
         vectors = {
@@ -221,6 +227,19 @@ class Puppet:
         for index in range(part_count(len(body), self.lab.config.part_size)):
             answers = self.part(answer.uid, index, body) or answers
         return answers[-1] if answers else None
+
+    def fetch(self, blob: Blob) -> dict[int, bytes]:
+        """Ask for all parts of a blob by the announcement's size; what is published."""
+        lab = self.lab
+        count = part_count(blob.size, lab.round.part_size)
+        missing = bitmap(range(count), count)
+        self.say(Get(nonce=self.nonce, boot=self.boot, sha256=blob.sha256, missing=missing))
+        parts: dict[int, bytes] = {}
+        for effect in lab.wait(1):
+            address = isinstance(effect, Publish) and lab.machine.topics.parse(effect.topic)
+            if address and address.sha256 == blob.sha256:
+                parts[address.part] = bytes(decode_part(effect.payload).payload)
+        return parts
 
     def send(self, delta_y: ArrayLike | None, **how: Any) -> Receipt:
         """Join, make an update and deliver it; the receipt settles it."""
