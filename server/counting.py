@@ -17,7 +17,7 @@ from kellet.sdk.plan import Plan
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.body import Body, body_limit, decode_body
 from kellet.sdk.protocol.effects import Effect, Publish, Report
-from kellet.sdk.protocol.messages import NO_BASE, Offer, Receipt
+from kellet.sdk.protocol.messages import NO_BASE, Offer, Receipt, update_uid
 from kellet.sdk.protocol.topics import Topics
 from kellet.server import algorithms
 from kellet.server.ledger import Ledger, UpdateRow
@@ -116,6 +116,8 @@ class Counting:
         member = self._roster.member(device)
         if member is None or member.nonce != offer.nonce:
             return "identity"
+        if offer.uid != update_uid(offer.nonce, offer.seq, offer.base):
+            return "identity"  # or it could take the name of another device's update
         if offer.seq <= member.last_seq:
             return "sequence"
         if offer.size > body_limit(self._plan.n_update, self._plan.n_train):
@@ -166,9 +168,18 @@ class Counting:
         if header.kind == "leave":
             if (header.device, header.nonce, header.seq) != (device, offer.nonce, offer.seq):
                 return "identity"
-            return "" if header.epoch == self.epoch else "epoch"
+            if header.epoch != self.epoch:
+                return "epoch"
+            return "" if self._is_control(body.c_i, device) else "inconsistent"
         assert opened is not None  # _offer_fault has seen to it
         return header_fault(header, opened.terms, device, offer) or vector_fault(body, opened.terms)
+
+    def _is_control(self, c_i: I64 | None, device: str) -> bool:
+        """Whether a leave takes back what was counted from this member, and no more."""
+        member = self._roster.member(device)
+        assert member is not None  # _offer_fault has seen to it
+        audit = 0 if c_i is None else kernels.signed_digest(c_i, self.epoch)
+        return audit == member.audit
 
     def _refuse(
         self, device: str, offer: Offer, reason: str, row: UpdateRow | None = None

@@ -40,17 +40,32 @@ class Books:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._entries: dict[tuple[str, bytes], _Entry] = {}
+        self._frozen: set[tuple[str, bytes]] = set()
         self.made: dict[bytes, bytes] = {}
 
     def write(self, store: Store) -> None:
         identity = store.identity
         pending = store.pending()
-        self._entries[identity.device, identity.nonce] = _Entry(
-            store.epoch, store.control(self._plan.n_train).tolist(), pending
-        )
+        if (identity.device, identity.nonce) not in self._frozen:
+            self._entries[identity.device, identity.nonce] = _Entry(
+                store.epoch, store.control(self._plan.n_train).tolist(), pending
+            )
         if pending is not None:
             # A name stands for one piece of work, through all restarts.
             assert self.made.setdefault(pending.uid, pending.body) == pending.body
+
+    def copy(self) -> dict[tuple[str, bytes], _Entry]:
+        """The memberships as they are now, for ``rewind``."""
+        return dict(self._entries)
+
+    def rewind(self, entries: dict[tuple[str, bytes], _Entry]) -> None:
+        """A disk goes back in time: these memberships stay as they were, as ghosts."""
+        self._entries = dict(entries)
+        self._frozen |= entries.keys()
+
+    def freeze(self, device: str) -> None:
+        """A device's disk goes back in time: what it was until now stays, as a ghost."""
+        self._frozen |= {key for key in self._entries if key[0] == device}
 
     def gap(self, server: AggregatorMachine) -> int:
         """max |C - sum of the committed c_i| over all members and ghosts, in grid steps."""
