@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,17 +15,14 @@ from support.toy_plans import softmax_regression
 from kellet.sdk import Plan
 from kellet.server.brokers import BrokerHandle, open_broker
 
-HAS_MOSQUITTO = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin")
-needs_mosquitto = pytest.mark.skipif(not HAS_MOSQUITTO, reason="mosquitto is not installed")
-
 SCAFFOLD = {"name": "scaffold", "local_lr": 0.1, "local_steps": 5, "batch_size": 8}
 FEATURES, CLASSES = 6, 3
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerHandle]:
-    """An embedded broker of the test's own."""
-    with open_broker("embedded", state_dir=tmp_path) as opened:
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerHandle]:
+    """A broker of the test's own: embedded, unless the test's parameter says otherwise."""
+    with open_broker(getattr(request, "param", "embedded"), state_dir=tmp_path) as opened:
         yield opened
 
 

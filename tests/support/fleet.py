@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import pytest
 from support.on_disk import DeviceDisk, LedgerDisk, audit, gap
 from support.processes import KILLED, Child
 
@@ -17,7 +20,10 @@ from kellet.sdk import Plan, algorithms
 from kellet.server import FleetConfig, History, simulate
 from kellet.server.brokers import BrokerHandle
 
-__all__ = ["KILLED", "Child", "Clients", "Fleet", "MakeFleet"]
+__all__ = ["KILLED", "Child", "Clients", "Fleet", "MakeFleet", "needs_mosquitto"]
+
+HAS_MOSQUITTO = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin")
+needs_mosquitto = pytest.mark.skipif(not HAS_MOSQUITTO, reason="mosquitto is not installed")
 
 Clients = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
@@ -68,6 +74,7 @@ class Fleet:
 
     def aggregator(self, *, broker: str = "", state: str = "server", **spec: Any) -> Child:
         """Start an aggregator; further keys are those of ``run_aggregator`` and ``serve``."""
+        spec["options"] = {"linger": 0.5, **spec.get("options", {})}
         return self._start(
             "support.run_aggregator",
             "aggregator",

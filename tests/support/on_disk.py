@@ -76,6 +76,18 @@ class LedgerDisk:
         """(round, state) of all rounds, oldest first."""
         return self._all("select round, state from rounds order by round")
 
+    def open_and_counted(self) -> tuple[int, list[str]]:
+        """The open round (0: none) and who is counted in it, sorted."""
+        with _reading(self._path) as db:
+            db.execute("begin")
+            row = db.execute("select round from rounds where state = 'open'").fetchone()
+            if row is None:
+                return 0, []
+            devices = db.execute(
+                "select device from updates where round = ? and counted = 1 order by device", row
+            )
+            return row[0], [device for (device,) in devices]
+
     def models(self) -> list[str]:
         """Each closed round's model digest."""
         query = "select json_extract(summary, '$.model') from rounds where state = 'closed'"
@@ -145,9 +157,7 @@ class LedgerDisk:
             return db.execute(query).fetchall()
 
 
-def gap(
-    ledger: LedgerDisk, devices: Iterable[DeviceDisk], plan: Plan, config: FleetConfig
-) -> int:
+def gap(ledger: LedgerDisk, devices: Iterable[DeviceDisk], plan: Plan, config: FleetConfig) -> int:
     """max |C - sum(c_i)| over the committed controls, in grid steps; nobody may be running."""
     counted = ledger.uids()
     return control_gap(
