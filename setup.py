@@ -66,7 +66,7 @@ def build_library(machine: str) -> None:
         lay_links(Path(folder))
         path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
         done = subprocess.run(
-            [sys.executable, "-m", "kellet.kernels.compile", "--machine", machine],
+            [sys.executable, "-m", "kellet.kernels.compile", "--target", machine],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
             check=False,

@@ -12,16 +12,14 @@ from kellet.kernels.table import KERNELS
 
 __all__ = ["CompiledBackend"]
 
-_C: dict[str, Any] = {
-    "": None,
-    "f4": ctypes.c_float,
-    "f8": ctypes.c_double,
-    "i8": ctypes.c_int64,
-    "u4": ctypes.c_uint32,
-    "u8": ctypes.c_uint64,
-}
 _LOWEST_LEVEL = 2
 _BUILD = "python -m kellet.kernels.compile builds it (pip install numba)"
+
+
+def _c_type(kind: str) -> Any:
+    if kind in ("", "f4", "f8"):
+        return {"": None, "f4": ctypes.c_float, "f8": ctypes.c_double}[kind]
+    return getattr(ctypes, f"c_{'u' if kind[0] == 'u' else ''}int{8 * int(kind[1])}")
 
 
 class CompiledBackend:
@@ -44,9 +42,9 @@ class CompiledBackend:
         self._functions: dict[str, Any] = {}
         for kernel, signature in KERNELS.items():
             function = library[f"kellet_{kernel}"]
-            function.restype = _C[signature.result]
+            function.restype = _c_type(signature.result)
             pointers = [ctypes.c_void_p] * len(signature.arrays)
-            scalars = [_C[kind] for kind in signature.scalars]
+            scalars = [_c_type(kind) for kind in signature.scalars]
             function.argtypes = [*pointers, *scalars, ctypes.c_int64]
             self._functions[kernel] = function
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 __all__ = [
     "MACHINES",
-    "MARK",
     "SOURCES",
-    "embedded_digest",
+    "identity",
     "is_fresh",
     "library_path",
     "source_digest",
@@ -27,8 +26,10 @@ FOLDER = Path(__file__).resolve().parent
 
 # What decides the library's machine code.
 SOURCES = (
+    "_conversions.py",
     "_dispatch.py",
     "_jit.py",
+    "_link.py",
     "_lowering.py",
     "_numba.py",
     "compile.py",
@@ -36,10 +37,10 @@ SOURCES = (
     "reduce.py",
     "step.py",
     "table.py",
+    "targets.py",
 )
 
-MARK = "kellet-kernels-sha256:"
-_EMBEDDED = re.compile(MARK.encode() + rb"([0-9a-f]{64})\0")
+_IDENTITY = re.compile(rb"kellet-kernels-sha256:([0-9a-f]{64}) tuned-for:([\w-]+)\0")
 
 
 def source_digest(folder: Path = FOLDER) -> str:
@@ -60,21 +61,29 @@ def library_path(machine: str = "", folder: Path = FOLDER) -> Path:
     return folder / "lib" / f"kellet_kernels-{machine or platform.machine()}.so"
 
 
-def embedded_digest(library: Path) -> str:
-    """Return the digest of the sources that the library was built from, or ""."""
-    found = _EMBEDDED.search(library.read_bytes())
-    return found[1].decode() if found else ""
+def identity(cpu: str) -> str:
+    """Return the text by which a library is known: the digest of its sources, its tuning."""
+    return f"kellet-kernels-sha256:{source_digest()} tuned-for:{cpu}"
 
 
-def is_fresh(library: Path) -> bool:
-    """Whether the library exists and was built from the sources above its folder."""
-    return library.is_file() and embedded_digest(library) == source_digest(library.parents[1])
+def is_fresh(library: Path, cpu: str | None = None) -> bool:
+    """Whether the library exists and was built from the sources above its folder.
+
+    ``cpu`` asks for the one tuned for that processor.
+    """
+    if not library.is_file():
+        return False
+    found = _IDENTITY.search(library.read_bytes())
+    if not found or found[1].decode() != source_digest(library.parents[1]):
+        return False
+    return cpu in (None, found[2].decode())
 
 
-def system_linker(machine: str) -> list[str]:
-    """Return the command of an installed linker for a processor, or nothing.
+def system_linker(target: str) -> list[str]:
+    """Return the command of an installed linker for a target, or nothing.
 
     LLVM's links for every processor; the system's own for this one.
     """
-    names = ("ld.lld", "ld", "cc") if machine == platform.machine() else ("ld.lld",)
+    names = ("ld.lld", "ld", "cc") if target == platform.machine() else ("ld.lld",)
+    names = ("wasm-ld",) if target == "wasm32" else names
     return next(([name] for name in names if shutil.which(name)), [])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -17,18 +18,21 @@ from numba.core.registry import cpu_target
 
 from kellet.kernels._numba import source
 from kellet.kernels.table import KERNELS
+from kellet.kernels.targets import ANY
 
 __all__ = ["c_signature", "lower", "optimise"]
 
-_NUMBA = {
-    "f4": types.float32,
-    "f8": types.float64,
-    "i8": types.int64,
-    "u4": types.uint32,
-    "u8": types.uint64,
-}
-_LLVM = {"": "void", "f4": "float", "f8": "double", "i8": "i64", "u4": "i32", "u8": "i64"}
 _PLAIN_NAME = re.compile(r"[\w.$]+")
+_DEFINITION = re.compile(r"^(define .*) \{$", re.MULTILINE)
+
+
+def _numba_type(kind: str) -> Any:
+    family = {"f": "float", "i": "int", "u": "uint"}[kind[0]]
+    return getattr(types, f"{family}{8 * int(kind[1])}")
+
+
+def _llvm_type(kind: str) -> str:
+    return {"": "void", "f4": "float", "f8": "double"}.get(kind) or f"i{8 * int(kind[1])}"
 
 
 @contextmanager
@@ -44,22 +48,19 @@ def _unoptimised() -> Iterator[None]:
         library._optimize_functions, library._optimize_final_module = saved
 
 
-def lower(kernel: str, symbol: str, machine: Any) -> Any:
-    """Return an unoptimised LLVM module whose only visible function is ``symbol``.
-
-    Its C parameters are a pointer an array, the scalars, and the common length
-    as a 64-bit integer; see ``c_signature``.
-    """
+@cache
+def _numba_ir(kernel: str) -> tuple[str, str]:
+    """Return the name of Numba's function and its IR, the same for every target but two lines."""
     signature = KERNELS[kernel]
-    arguments = [types.Array(_NUMBA[kind], 1, "C") for kind in signature.arrays]
-    arguments += [_NUMBA[kind] for kind in signature.scalars]
+    arguments = [types.Array(_numba_type(kind), 1, "C") for kind in signature.arrays]
+    arguments += [_numba_type(kind) for kind in signature.scalars]
     flags = compiler.Flags()
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
     flags.nrt = False
     flags.noalias = True
     flags.error_model = "numpy"
-    result = _NUMBA[signature.result] if signature.result else types.void
+    result = _numba_type(signature.result) if signature.result else types.void
     with _unoptimised():
         compiled = compiler.compile_extra(
             cpu_target.typing_context,
@@ -74,15 +75,35 @@ def lower(kernel: str, symbol: str, machine: Any) -> Any:
     name = compiled.fndesc.llvm_func_name
     if not _PLAIN_NAME.fullmatch(name):
         name = f'"{name}"'
-    text = re.sub(r'target triple = ".*"', f'target triple = "{machine.triple}"', text)
-    text = re.sub(r'target datalayout = ".*"', f'target datalayout = "{machine.target_data}"', text)
     # Numba's environment objects serve its Python side; here nothing reads them.
     text = re.sub(
         r"(@_ZN08NumbaEnv\S*) = common (?:local_unnamed_addr )?global",
         r"\1 = internal global",
         text,
     )
-    module = llvm.parse_assembly(text + _c_function(kernel, symbol, name))
+    return name, text
+
+
+def lower(kernel: str, symbol: str, machine: Any, *, tune: str = ANY, section: str = "") -> Any:
+    """Return an unoptimised LLVM module whose only visible function is ``symbol``.
+
+    Its C parameters are a pointer an array, the scalars, and the length of the
+    first array as a 64-bit integer; see ``c_signature``. ``tune`` names the
+    processor whose pipeline the code is laid out for, out of the instructions
+    that the target machine has; ``section`` is where a linker finds, or drops,
+    the function.
+    """
+    name, text = _numba_ir(kernel)
+    text = re.sub(r'target triple = ".*"', f'target triple = "{machine.triple}"', text)
+    text = re.sub(r'target datalayout = ".*"', f'target datalayout = "{machine.target_data}"', text)
+    # Without "no-builtins" a loop that fills or copies would become a call of libc's function.
+    attributes = '"no-builtins"'
+    if tune != ANY:
+        attributes += f' "tune-cpu"="{tune}"'
+    if section:
+        attributes += f' section "{section}"'
+    text = _DEFINITION.sub(rf"\1 {attributes} {{", text + _c_function(kernel, symbol, name))
+    module = llvm.parse_assembly(text)
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:
             function.linkage = "internal"
@@ -94,11 +115,11 @@ def c_signature(kernel: str) -> tuple[str, str, str]:
     """Return a kernel's C result, parameters and the parameters' names, in LLVM's notation."""
     signature = KERNELS[kernel]
     named = [("ptr noalias", f"%a{i}") for i in range(len(signature.arrays))]
-    named += [(_LLVM[kind], f"%s{i}") for i, kind in enumerate(signature.scalars)]
+    named += [(_llvm_type(kind), f"%s{i}") for i, kind in enumerate(signature.scalars)]
     named.append(("i64", "%n"))
     parameters = ", ".join(f"{kind} {name}" for kind, name in named)
     passed = ", ".join(f"{kind.split()[0]} {name}" for kind, name in named)
-    return _LLVM[signature.result], parameters, passed
+    return _llvm_type(signature.result), parameters, passed
 
 
 def _c_function(kernel: str, symbol: str, target: str) -> str:
@@ -115,7 +136,7 @@ def _c_function(kernel: str, symbol: str, target: str) -> str:
         size = int(kind[1])
         arguments += ["ptr null", "ptr null", "i64 %n", f"i64 {size}"]
         arguments += [f"ptr %a{i}", "i64 %n", f"i64 {size}"]
-    arguments += [f"{_LLVM[kind]} %s{i}" for i, kind in enumerate(signature.scalars)]
+    arguments += [f"{_llvm_type(kind)} %s{i}" for i, kind in enumerate(signature.scalars)]
     end = "ret void"
     if result != "void":
         end = f"%value = load {result}, ptr %result\n  ret {result} %value"
