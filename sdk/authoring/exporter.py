@@ -174,6 +174,12 @@ def _label_spec(loss: Loss | None, labels: Tensor, scores: Tensor, given: LabelS
             why="it takes scores [batch, classes] and int64 labels [batch]",
             repair="give a loss of your own for other shapes",
         )
+    if given.classes not in (None, scores.shape[1]):
+        raise ExportRefused(
+            f"the model has {scores.shape[1]} scores a row for {given.classes} classes",
+            why="cross-entropy needs one score a class",
+            repair="correct the number, or the last layer",
+        )
     return LabelSpec(classes=int(scores.shape[1]), names=given.names)
 
 

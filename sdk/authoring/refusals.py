@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from kellet.sdk.errors import ExportRefused
-from kellet.sdk.plan.manifest import RESERVED_NAMES
+from kellet.sdk.plan.manifest import RESERVED_NAMES, TENSOR_NAME
 
 __all__ = ["Loss", "check_model", "check_runs", "refusing"]
 
@@ -50,10 +51,11 @@ def check_model(model: nn.Module) -> None:
                 why="a plan is traced and checked on the CPU",
                 repair="model.cpu()",
             )
-        if name in RESERVED_NAMES:
+        if name in RESERVED_NAMES or not re.fullmatch(TENSOR_NAME, name):
             raise ExportRefused(
                 f"a tensor is called {name!r}",
-                why="the graphs use that name",
+                why=f"a plan's tensors match {TENSOR_NAME} and are not called "
+                f"{', '.join(sorted(RESERVED_NAMES))}",
                 repair="rename it in the model",
             )
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -70,6 +72,18 @@ def check_runs(model: nn.Module, loss: Loss | None, batch: Tensor, labels: Tenso
     Raises ``ExportRefused`` where that fails or leaves a parameter without a
     gradient.
     """
+    if len(batch) != len(labels):
+        raise ExportRefused(
+            f"the example has {len(batch)} rows and {len(labels)} labels",
+            why="each row needs one label",
+            repair="give as many labels as rows",
+        )
+    if isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters()):
+        raise ExportRefused(
+            "the loss has parameters to train",
+            why="a plan trains those of the model",
+            repair="move them into the model",
+        )
     model = copy.deepcopy(model)
     with refusing("the model does not run on its example", "give a batch that it takes"):
         scores = model(batch)

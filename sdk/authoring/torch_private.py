@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch.export import ExportedProgram
 
-__all__ = ["Decompositions", "core_decompositions", "joint_graph"]
+__all__ = ["Decompositions", "core_decompositions", "is_random", "joint_graph"]
 
 Decompositions = dict[Any, Callable[..., Any]]
 

@@ -215,8 +215,9 @@ def _flatten(
                 repair="make it a float32 buffer, or do without it",
             )
         fixed = spec.kind is InputKind.CONSTANT_TENSOR or spec.persistent is False
-        constant = fixed or not value.is_floating_point()
-        arguments.append(value if constant else spec.target)
+        own = spec.target.startswith(_PREFIX) and value.is_floating_point()
+        travels = own and (not fixed or spec.target in mutated)
+        arguments.append(spec.target if travels else value)
     graph.recompile()
     flat = _Flat(graph, arguments)
     values = tuple(_tensor(program, name).detach().clone() for name in flat.names)

@@ -13,7 +13,7 @@ float buffers that a step updates (running statistics), then the frozen ones::
 from __future__ import annotations
 
 import math
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -37,7 +37,8 @@ RESERVED_NAMES: Final = frozenset({"batch", "labels", "loss", "scores"})
 _ROLES: Final = ("train", "buffer", "frozen")
 
 Text = Annotated[str, Meta(max_length=4096)]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,200}$")]
+TENSOR_NAME: Final = r"[A-Za-z0-9_.\-]{1,200}"
+Name = Annotated[str, Meta(pattern=f"^{TENSOR_NAME}$")]
 Dimension = Annotated[int, Meta(ge=1, le=MAX_PARAMETERS)]
 Shape = Annotated[tuple[Dimension, ...], Meta(max_length=8)]
 Count = Annotated[int, Meta(ge=0, le=MAX_PARAMETERS)]
@@ -151,6 +152,18 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
         return sum(tensor.size for tensor in self.tensors if tensor.role == role)
 
 
+_Kind = TypeVar("_Kind")
+
+
+def _convert(fields: object, kind: type[_Kind]) -> _Kind:
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise PlanError(
+            "the plan cannot be described", why=str(error), repair="correct what it names"
+        ) from None
+
+
 class _Head(Struct):
     format: int
 
@@ -158,7 +171,7 @@ class _Head(Struct):
 def layout(tensors: list[tuple[str, tuple[int, ...], str, str]]) -> tuple[TensorSpec, ...]:
     """Place tensors of (name, shape, role, aggregate) in the flat vector.
 
-    Within a role the order is kept.
+    Within a role the order is kept. Raises ``PlanError``.
     """
     placed: list[TensorSpec] = []
     offset = 0
@@ -166,7 +179,7 @@ def layout(tensors: list[tuple[str, tuple[int, ...], str, str]]) -> tuple[Tensor
         for name, shape, role, aggregate in tensors:
             if role == wanted:
                 fields = {"name": name, "shape": shape, "offset": offset, "role": role}
-                spec = msgspec.convert({**fields, "aggregate": aggregate}, TensorSpec)
+                spec = _convert({**fields, "aggregate": aggregate}, TensorSpec)
                 placed.append(spec)
                 offset += spec.size
     return tuple(placed)
@@ -175,7 +188,7 @@ def layout(tensors: list[tuple[str, tuple[int, ...], str, str]]) -> tuple[Tensor
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the one encoding of ``manifest``, after checking it."""
     # A round trip first: it makes 0.0 of a 0 that was given for a float.
-    read = msgspec.convert(msgspec.to_builtins(manifest), Manifest)
+    read = _convert(msgspec.to_builtins(manifest), Manifest)
     encoded = msgspec.msgpack.encode(read)
     decode_manifest(encoded)
     return encoded

@@ -88,14 +88,16 @@ def test_a_custom_loss_of_several_numbers_matches_torch() -> None:
 
 def test_a_custom_loss_of_classes_has_an_accuracy() -> None:
     torch.manual_seed(0)
-    model, loss = nn.Linear(4, 3), nn.CrossEntropyLoss(label_smoothing=0.1)
+    model = nn.Linear(4, 3)
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5]), label_smoothing=0.1)
     x, y = torch.randn(9, 4), torch.arange(9) % 3
     plan = export(model, loss, x, y, name="smooth", classes=3)
     assert plan.manifest.loss == "custom"
-    assert compare(plan, model, x, y, loss) <= 1e-5
+    assert compare(plan, model, x, y, copy.deepcopy(loss).double()) <= 1e-5
     found = plan.evaluator().evaluate(plan.initial(), x.numpy(), y.numpy())
     assert found.accuracy == int((model(x).argmax(1) == y).sum()) / 9
     assert found.loss == pytest.approx(loss(model(x), y).item(), rel=1e-5)
+    assert [tensor.name for tensor in plan.manifest.tensors] == ["weight", "bias"]
 
 
 @pytest.mark.slow

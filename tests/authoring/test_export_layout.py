@@ -85,9 +85,10 @@ def test_frozen_layers_prune_the_backward_pass() -> None:
 
 
 class WithBuffers(nn.Module):
-    """A float table, one that is not saved, an unused one, an integer one, a counter."""
+    """Float: a table, a constant that is not saved, one unused, one that changes.
+    Integer: a constant, and a counter that nothing reads."""
 
-    def __init__(self, *, count: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.out = nn.Linear(3, 2)
         self.register_buffer("table", torch.arange(3.0))
@@ -95,22 +96,30 @@ class WithBuffers(nn.Module):
         self.register_buffer("unused", torch.ones(5))
         self.register_buffer("order", torch.tensor([2, 0, 1]))
         self.register_buffer("steps", torch.tensor(0))
-        self.count = count
+        self.register_buffer("level", torch.zeros(3), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             self.steps.add_(1)
-        x = x[:, self.order] * self.table + self.secret
-        if self.count:
-            x = x / self.steps
-        return self.out(x)
+            self.level.mul_(0.5).add_(x.mean(0).detach())
+        return self.out(x[:, self.order] * self.table + self.secret - self.level)
 
 
 def test_only_float_buffers_that_are_used_travel() -> None:
     torch.manual_seed(0)
     model = WithBuffers()
     plan = export(model, None, torch.randn(4, 3), labels(4), name="n")
-    assert roles(plan) == {"out.weight": "train", "out.bias": "train", "table": "frozen"}
+    assert roles(plan) == {
+        "out.weight": "train",
+        "out.bias": "train",
+        "level": "buffer",
+        "table": "frozen",
+    }
+    session = plan.session()
+    for x in (torch.ones(2, 3), torch.ones(5, 3)):
+        session.step(x.numpy(), labels(len(x)).numpy())
+    assert plan.views(session.params)["level"].tolist() == [1.5, 1.5, 1.5]
+    assert plan.views(session.params)["table"].tolist() == [0, 1, 2]
 
 
 def test_tied_weights_are_one_tensor() -> None:

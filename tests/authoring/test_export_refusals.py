@@ -133,6 +133,28 @@ def test_an_example_that_does_not_serve_is_refused(x: Tensor, y: Tensor, says: s
         export(linear(), None, x, y, name="refused")
 
 
+class OwnLoss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(scores * self.temperature, labels)
+
+
+def test_a_loss_that_learns_is_refused() -> None:
+    with pytest.raises(ExportRefused, match=r"the loss has parameters.*into the model"):
+        export(linear(), OwnLoss(), X, Y, name="refused")
+
+
+def test_names_and_numbers_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ExportRefused, match=r"3 scores a row for 4 classes"):
+        export(linear(), None, X, Y, name="refused", classes=4)
+    odd = nn.ParameterDict({"a b": nn.Parameter(torch.ones(8, 3))})
+    with pytest.raises(ExportRefused, match=r"a tensor is called 'a b'.*rename"):
+        export(odd, None, X, Y, name="refused")
+
+
 def test_cross_entropy_of_many_labels_a_row_is_refused() -> None:
     model = nn.Sequential(linear(), nn.Unflatten(1, (3, 1)))
     says = r"scores \[4, 3, 1\] and labels \[4, 1\].*a loss of your own"

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support.toy_plans import model, stateful, value
 
 from kellet.sdk.authoring import Tensor, write_bundle
-from kellet.sdk.errors import PlanError, UsageError
+from kellet.sdk.errors import DataError, PlanError, UsageError
 from kellet.sdk.plan import BUILTIN_PLANS, InputSpec, LabelSpec, Plan
 from kellet.sdk.plan.container import pack, unpack
 
@@ -257,6 +257,11 @@ def test_a_wrong_manifest_is_refused(toy: Plan, change: dict[str, object], why: 
         Plan.open(with_manifest(toy, change))
 
 
+def test_a_plan_that_cannot_be_described_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"cannot be described.*name"):
+        bundle_of(encoded({}), name="my plan")
+
+
 def test_initial_parameters_must_fit_and_be_finite(toy: Plan) -> None:
     with pytest.raises(PlanError, match=r"3 are declared, the file has 8 bytes"):
         Plan.open(repacked(toy, initial_f32=bytes(8)))
@@ -275,9 +280,9 @@ AXIS = {"axis": np.array([0])}
 OUT = [value("loss"), value("grad::w", 1)]
 
 
-def bundle_of(step: bytes) -> bytes:
+def bundle_of(step: bytes, name: str = "lie") -> bytes:
     return write_bundle(
-        name="lie",
+        name=name,
         step=step,
         evaluate=model([SCORE], [X, V], [value("scores", "b", 1)]),
         tensors=[Tensor("w", np.ones(1, np.float32))],
@@ -356,6 +361,24 @@ def test_what_onnxruntime_does_not_take_is_a_plan_error() -> None:
     graph = helper.make_graph([wrong, MEAN, GRAD], "g", [X, Y, V], OUT)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     with pytest.raises(PlanError, match=r"does not take the plan's graph"):
+        bundle_of(made.SerializeToString())
+
+
+def test_a_gradient_of_another_size_cannot_write_past_its_place() -> None:
+    """The graph lies about its shape; the runtime compares it with the bound memory."""
+    wide = helper.make_node("Expand", ["batch", "to"], ["wide"])
+    grad = helper.make_node("Reshape", ["wide", "flat"], ["grad::w"])
+    constants = {"to": np.array([2, 64]), "flat": np.array([-1])}
+    inner = {name: numpy_helper.from_array(v, name) for name, v in constants.items()}
+    graph = helper.make_graph(
+        [SCORE, MEAN, wide, grad],
+        "g",
+        [X, Y, V],
+        [OUT[0], value("grad::w", "n")],
+        list(inner.values()),
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    with pytest.raises(DataError, match=r"does not run on this batch.*invalid dimensions"):
         bundle_of(made.SerializeToString())
 
 
