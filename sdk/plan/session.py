@@ -47,7 +47,7 @@ def open_session(graph: memoryview, manifest: Manifest, threads: int) -> Inferen
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.use_deterministic_compute = True
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors come as exceptions; printing them too is noise
     try:
         return onnxruntime.InferenceSession(
             bytes(graph), options, providers=["CPUExecutionProvider"]
