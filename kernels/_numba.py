@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kellet.kernels import reduce, step
+from kellet.kernels import codec, mask, reduce, resident, step
 from kellet.kernels._backend import scalar_types
 from kellet.kernels.table import KERNELS
 
@@ -15,7 +15,8 @@ __all__ = ["NumbaBackend", "source"]
 def source(kernel: str) -> Callable[..., Any]:
     """Return the function, as Numba wraps it, that computes a kernel of the table."""
     name = KERNELS[kernel].function
-    return getattr(step, name, None) or getattr(reduce, name)  # type: ignore[no-any-return]
+    module = next(module for module in (step, resident, codec, reduce, mask) if name in module.__all__)
+    return getattr(module, name)  # type: ignore[no-any-return]
 
 
 class NumbaBackend:

@@ -14,6 +14,8 @@ from kellet.kernels.hash import INDEX_FACTOR, MIX_FACTOR_1, MIX_FACTOR_2
 from kellet.kernels.table import GRID_BITS, GRID_LIMIT
 
 __all__ = [
+    "accumulate",
+    "accumulate_int8",
     "add_scaled",
     "control_shift",
     "derived_delta_c",
@@ -26,6 +28,7 @@ __all__ = [
 ]
 
 F32 = NDArray[np.float32]
+I8 = NDArray[np.int8]
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
@@ -33,6 +36,8 @@ U64 = NDArray[np.uint64]
 TO_GRID = 2.0**GRID_BITS
 FROM_GRID = 2.0**-GRID_BITS
 ALL_INTEGERS = 2.0**52  # from here on every float64 is an integer
+TO_INTEGER = 1.5 * 2.0**52  # the sum with it has no fraction, and the integer in its low bits
+HALF = 2.0**31  # a grid value is cut in two where both halves fit 32 bits with their signs
 BLOCK = 1024
 LOW_HALF = np.int64(0xFFFFFFFF)
 ZERO = np.uint64(0)
@@ -55,6 +60,11 @@ def _rint(v: float) -> np.int64:
 
 @jit
 def off_grid(v: F32 | F64) -> int:
+    outside = False
+    for i in range(v.size):  # without a way out, it vectorises
+        outside |= not abs(np.float64(v[i])) < GRID_LIMIT
+    if not outside:
+        return -1
     for i in range(v.size):
         if not abs(np.float64(v[i])) < GRID_LIMIT:
             return i
@@ -84,6 +94,50 @@ def add_scaled(lo: U64, hi: I64, q: I64, weight: np.int64) -> None:
         hi[i] += (upper >> 32) + (lower >> 63)
         hi[i] += np.int64(product < unsigned) + np.int64(total < product)
         lo[i] = total
+
+
+@inlined
+def _integer(v: float) -> np.int64:
+    """Return a float64 that is an integer of 32 bits; unlike a conversion, it vectorises."""
+    return np.int64(np.int32(np.float64(v + TO_INTEGER).view(np.int64)))
+
+
+@inlined
+def _accumulate(lo: U64, hi: I64, i: int, v: np.float32, weight: np.int64) -> None:
+    """Add ``rint(v * 2**48) * weight``. A float32 on the grid has 24 bits: its cut is exact."""
+    scaled = np.float64(v) * TO_GRID
+    cut = (scaled * (1.0 / HALF) + TO_INTEGER) - TO_INTEGER
+    upper = _integer(cut) * weight
+    lower = _integer(scaled - cut * HALF) * weight
+    unsigned = np.uint64(lower)
+    product = np.uint64(upper << 31) + unsigned
+    total = lo[i] + product
+    hi[i] += (upper >> 33) + (lower >> 63)
+    hi[i] += np.int64(product < unsigned) + np.int64(total < product)
+    lo[i] = total
+
+
+@jit
+def accumulate(lo: U64, hi: I64, v: F32, weight: np.int64) -> None:
+    weight = np.int64(np.int32(weight))  # says that 32 bits hold it
+    for i in range(lo.size):
+        _accumulate(lo, hi, i, v[i], weight)
+
+
+@jit
+def accumulate_int8(
+    lo: U64, hi: I64, q: I8, scales: F32, layout: I64, weight: np.int64, segments: np.int64
+) -> None:
+    weight = np.int64(np.int32(weight))
+    r = start = np.uint64(0)
+    for segment in range(segments):
+        length = np.uint64(layout[2 * segment + 1])
+        for _ in range(layout[2 * segment]):
+            scale = scales[r]
+            for i in range(start, start + length):
+                _accumulate(lo, hi, i, np.float32(q[i]) * scale, weight)
+            r += np.uint64(1)
+            start += length
 
 
 @inlined

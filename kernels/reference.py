@@ -11,26 +11,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet.kernels.hash import INDEX_FACTOR, MIX_FACTOR_1, MIX_FACTOR_2
+from kellet.kernels.reference_rows import (
+    dequantise,
+    dequantise_add,
+    int8_prox_step,
+    int8_scaffold_step,
+    int8_sgd_step,
+    quantise,
+    quantise_stochastic,
+)
 from kellet.kernels.table import GRID_BITS, GRID_LIMIT
 
 __all__ = [
+    "accumulate",
+    "accumulate_int8",
+    "add_modular",
     "add_scaled",
+    "add_weighted",
     "control_shift",
+    "dequantise",
+    "dequantise_add",
     "derived_delta_c",
     "from_grid",
+    "int8_prox_step",
+    "int8_scaffold_step",
+    "int8_sgd_step",
     "limbs_to_float64",
     "off_grid",
     "prox_step",
     "prox_step_implicit",
+    "quantise",
+    "quantise_stochastic",
     "scaffold_step",
     "scaffold_step_shift",
     "sgd_step",
     "signed_digest",
+    "subtract_modular",
     "sum_of_squares",
     "to_grid",
+    "top_k",
 ]
 
 F32 = NDArray[np.float32]
+I8 = NDArray[np.int8]
+U32 = NDArray[np.uint32]
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
@@ -94,6 +118,48 @@ def add_scaled(lo: U64, hi: I64, q: I64, weight: np.int64) -> None:
     product_hi = (upper >> 32) + (lower >> 63) + carry
     lo += product_lo
     hi += product_hi + (lo < product_lo)
+
+
+def accumulate(lo: U64, hi: I64, v: F32, weight: np.int64) -> None:
+    """``to_grid`` and ``add_scaled`` in one pass."""
+    q = np.empty(v.size, np.int64)
+    to_grid(q, v)
+    add_scaled(lo, hi, q, weight)
+
+
+def accumulate_int8(
+    lo: U64, hi: I64, q: I8, scales: F32, layout: I64, weight: np.int64, segments: np.int64
+) -> None:
+    """``dequantise`` and ``accumulate`` in one pass."""
+    v = np.empty(q.size, np.float32)
+    dequantise(v, q, scales, layout, segments)
+    accumulate(lo, hi, v, weight)
+
+
+def add_weighted(total: F64, v: F32 | F64, weight: np.float64) -> None:
+    """``total += weight*v`` in float64."""
+    total += weight * v.astype(np.float64)
+
+
+def add_modular(total: U64, part: U64) -> None:
+    """``total += part`` modulo 2**64."""
+    total += part
+
+
+def subtract_modular(total: U64, part: U64) -> None:
+    """``total -= part`` modulo 2**64."""
+    total -= part
+
+
+def top_k(index: U32, value: F32, counts: I64, v: F32, n: np.int64) -> None:
+    """The k largest ``|v|`` by their integer bits, of equals the first, in the vector's order.
+
+    ``counts`` is room for the histograms of the other backends, zero before and after.
+    """
+    bits = v.view(np.uint32) & np.uint32(0x7FFFFFFF)
+    chosen = np.sort(np.argsort(~bits, kind="stable")[: index.size])
+    index[:] = chosen
+    value[:] = v[chosen]
 
 
 def limbs_to_float64(out: F64, lo: U64, hi: I64) -> None:

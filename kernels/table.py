@@ -1,18 +1,37 @@
 """The kernels by name: what each takes and gives, the same in every backend.
 
 A kernel is called as ``f(*arrays, *scalars)``. All arrays of one call are
-contiguous, one-dimensional and of the same length; the written ones come
-first. Kernels compute and never check: the public functions have done so.
+contiguous and one-dimensional; the written ones come first. Their common length
+is n, but for those kernels that say another in ``lengths``: a C function is
+given the length of its first array alone, so that a kernel asks no other for
+its size. Kernels compute and never check: the public functions have done so.
+
+Int8 rows are ``q`` [n] with a scale a row, [rows]; ``layout`` is pairs of
+(rows, their length), one a segment, which cover both. ``kept`` is room for one
+row; ``first`` is what the position of q[0] counts as in the hash.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["GRID_BITS", "GRID_LIMIT", "KERNELS", "Kernel"]
+__all__ = [
+    "GRID_BITS",
+    "GRID_LIMIT",
+    "KERNELS",
+    "LARGEST_SCALE",
+    "REFIT",
+    "SMALLEST_SCALE",
+    "Kernel",
+]
 
 GRID_BITS = 48  # fraction bits of the exact sums
 GRID_LIMIT = 2.0**14  # a value must lie strictly inside
+
+# Scales of int8 rows. Between the bounds no quotient of two overflows.
+SMALLEST_SCALE = 2.0**-40
+LARGEST_SCALE = 2.0**80
+REFIT = 1.08 / 127  # a refitted row's largest magnitude becomes 127 less a reserve of 8 %
 
 
 class Kernel(NamedTuple):
@@ -23,6 +42,7 @@ class Kernel(NamedTuple):
     writes: int  # how many of the arrays, from the first, are written
     scalars: tuple[str, ...] = ()
     result: str = ""
+    lengths: tuple[str, ...] = ()  # of the arrays, where they differ
 
 
 KERNELS = {
@@ -31,12 +51,85 @@ KERNELS = {
     "prox_step_implicit": Kernel("prox_step_implicit", ("f4", "f4", "f4"), 1, ("f4", "f4")),
     "scaffold_step": Kernel("scaffold_step", ("f4", "f4", "f4", "f4"), 1, ("f4",)),
     "scaffold_step_shift": Kernel("scaffold_step_shift", ("f4", "f4", "f4"), 1, ("f4",)),
+    "int8_sgd_step": Kernel(
+        "int8_sgd_step",
+        ("i1", "f4", "i1", "f4", "i8"),
+        3,
+        ("f4", "u4", "u4", "i8"),
+        "i8",
+        ("n", "rows", "longest", "n", "2*segments"),
+    ),
+    "int8_prox_step": Kernel(
+        "int8_prox_step",
+        ("i1", "f4", "i1", "f4", "i1", "f4", "i8"),
+        3,
+        ("f4", "f4", "u4", "u4", "i8"),
+        "i8",
+        ("n", "rows", "longest", "n", "n", "rows", "2*segments"),
+    ),
+    "int8_scaffold_step": Kernel(
+        "int8_scaffold_step",
+        ("i1", "f4", "i1", "f4", "i1", "f4", "i8"),
+        3,
+        ("f4", "u4", "u4", "i8"),
+        "i8",
+        ("n", "rows", "longest", "n", "n", "rows", "2*segments"),
+    ),
     "off_grid_f32": Kernel("off_grid", ("f4",), 0, (), "i8"),
     "off_grid_f64": Kernel("off_grid", ("f8",), 0, (), "i8"),
     "to_grid_f32": Kernel("to_grid", ("i8", "f4"), 1),
     "to_grid_f64": Kernel("to_grid", ("i8", "f8"), 1),
     "from_grid": Kernel("from_grid", ("f8", "i8"), 1),
     "add_scaled": Kernel("add_scaled", ("u8", "i8", "i8"), 2, ("i8",)),
+    "accumulate": Kernel("accumulate", ("u8", "i8", "f4"), 2, ("i8",)),
+    "accumulate_int8": Kernel(
+        "accumulate_int8",
+        ("u8", "i8", "i1", "f4", "i8"),
+        2,
+        ("i8", "i8"),
+        lengths=("n", "n", "n", "rows", "2*segments"),
+    ),
+    "add_weighted_f32": Kernel("add_weighted", ("f8", "f4"), 1, ("f8",)),
+    "add_weighted_f64": Kernel("add_weighted", ("f8", "f8"), 1, ("f8",)),
+    "add_modular": Kernel("add_modular", ("u8", "u8"), 1),
+    "subtract_modular": Kernel("subtract_modular", ("u8", "u8"), 1),
+    "quantise": Kernel(
+        "quantise",
+        ("i1", "f4", "f4", "i8"),
+        2,
+        ("f4", "i8"),
+        "i8",
+        ("n", "rows", "n", "2*segments"),
+    ),
+    "quantise_stochastic": Kernel(
+        "quantise_stochastic",
+        ("i1", "f4", "f4", "i8"),
+        2,
+        ("f4", "u4", "i8"),
+        "i8",
+        ("n", "rows", "n", "2*segments"),
+    ),
+    "dequantise": Kernel(
+        "dequantise",
+        ("f4", "i1", "f4", "i8"),
+        1,
+        ("i8",),
+        lengths=("n", "n", "rows", "2*segments"),
+    ),
+    "dequantise_add": Kernel(
+        "dequantise_add",
+        ("f8", "i1", "f4", "i8"),
+        1,
+        ("f8", "i8"),
+        lengths=("n", "n", "rows", "2*segments"),
+    ),
+    "top_k": Kernel(
+        "top_k",
+        ("u4", "f4", "i8", "f4"),
+        3,
+        ("i8",),
+        lengths=("k", "k", "2048", "n"),
+    ),
     "limbs_to_float64": Kernel("limbs_to_float64", ("f8", "u8", "i8"), 1),
     "derived_delta_c": Kernel("derived_delta_c", ("i8", "f4", "f4"), 1, ("f8",), "i8"),
     "control_shift": Kernel("control_shift", ("f4", "f4", "i8"), 1),
