@@ -13,8 +13,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import metadata
+from typing import Any
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -48,6 +50,7 @@ def run(tokens: Sequence[str]) -> int:
     """Run the command that ``tokens`` name; the exit code."""
     json = "--json" in tokens
     signals.install()
+    warnings.showwarning = _warn
     try:
         result = _app(tokens)(tokens)
         sys.stdout.flush()
@@ -93,6 +96,11 @@ def _app(tokens: Sequence[str]) -> App:
         else:
             app.command(entry.load(), name=entry.name)
     return app
+
+
+def _warn(message: Warning | str, *_rest: Any, **_more: Any) -> None:
+    """A warning as a sentence, not as a line of source."""
+    print(f"kellet: {message}", file=sys.stderr, flush=True)
 
 
 def _version() -> str:

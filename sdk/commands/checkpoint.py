@@ -23,12 +23,21 @@ def is_model(source: str) -> bool:
 
 def describe(path: Path) -> dict[str, Any]:
     """Inputs, outputs and origin of a model. Raises ``PlanError`` for what cannot be run."""
+    import onnxruntime
+    from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph, InvalidProtobuf
+
     from kellet.sdk.plan.onnx_wire import inspect_graph
-    from kellet.sdk.plan.session import open_session
 
     raw = path.read_bytes()
     inspect_graph(raw)  # no operator of another domain, no file that it would have read
-    session = open_session(raw, threads=1)
+    try:
+        session = onnxruntime.InferenceSession(raw, providers=["CPUExecutionProvider"])
+    except (Fail, InvalidGraph, InvalidProtobuf) as error:
+        raise PlanError(
+            f"onnxruntime {onnxruntime.__version__} does not take {path}",
+            why=str(error).strip().splitlines()[0][:300],
+            repair="update onnxruntime, or let the aggregator write the model again",
+        ) from None
     metadata = session.get_modelmeta().custom_metadata_map
     if "kellet.plan" not in metadata:
         raise PlanError(

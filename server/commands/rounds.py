@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -105,11 +105,18 @@ def who(counted: Sequence[str], asked: Sequence[str]) -> str:
     names = sorted(counted, key=_natural)
     if len(names) + len(in_vain) > _NAMED:
         return f"{len(names)}" + (f" ({len(in_vain)})" if in_vain else "")
-    common = os.path.commonprefix([*names, *in_vain]).rstrip("0123456789")
+    common = _shared_start([*names, *in_vain]).rstrip("0123456789")
     shown = " ".join(name.removeprefix(common) or name for name in names)
     if in_vain:
         shown += f" ({' '.join(name.removeprefix(common) or name for name in in_vain)})"
     return shown.strip()
+
+
+def _shared_start(names: Sequence[str]) -> str:
+    """What all names begin with."""
+    first, last = min(names, default=""), max(names, default="")
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(letter for letter, _ in same)
 
 
 def megabytes(count: float) -> str:

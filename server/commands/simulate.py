@@ -74,7 +74,9 @@ def simulate(
     from kellet.sdk.plan import Plan
     from kellet.server.simulate import simulate as run
 
-    name, clients, judged = _people(plan, data, task, devices, seed, data_dir)
+    name, clients, judged = _people(
+        plan, data=data, task=task, devices=devices, seed=seed, data_dir=data_dir
+    )
     if test is not None:
         judged = _test_set(test)
     if report is not None:
@@ -85,7 +87,7 @@ def simulate(
     chosen = algorithm or AlgorithmOptions()
     value = chosen.make()
     with Console(json=json) as console:
-        teller = _Teller(console, value.name, len(clients), rounds, evaluated=judged is not None)
+        teller = _Teller(console, value.name, len(clients), rounds)
         history = run(
             opened,
             clients,
@@ -98,7 +100,10 @@ def simulate(
         )
         facts = teller.summary(history)
         if report is not None:
-            facts["report"] = str(_write_report(report, opened, history, value, seed))
+            from kellet.server.report import from_history, write_report
+
+            record = from_history(opened, history, value, seed, facts)
+            facts["report"] = str(write_report(report, record))
         console.end_display(keep=False)
         console.result(facts, _words(facts))
 
@@ -106,9 +111,7 @@ def simulate(
 class _Teller:
     """Shows rounds as they close."""
 
-    def __init__(
-        self, console: Console, algorithm: str, clients: int, rounds: int, *, evaluated: bool
-    ) -> None:
+    def __init__(self, console: Console, algorithm: str, clients: int, rounds: int) -> None:
         self._console = console
         self._algorithm = algorithm
         self._clients = clients
@@ -163,6 +166,7 @@ def _words(facts: Mapping[str, Any]) -> str:
 
 def _people(
     plan: str | None,
+    *,
     data: str | None,
     task: str | None,
     devices: int,
@@ -206,9 +210,3 @@ def _test_set(spec: str) -> Any:
     from kellet.sdk.commands.functions import call, find_function, xy
 
     return xy(call(find_function(spec, "--test"), spec), spec)
-
-
-def _write_report(folder: Path, plan: Any, history: History, algorithm: Any, seed: int) -> Path:
-    from kellet.server.report import from_history, write_report
-
-    return write_report(folder, from_history(plan, history, algorithm, seed))

@@ -1,0 +1,36 @@
+"""The HTML report of a run: one file that needs nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from kellet.sdk.durable import write_file
+from kellet.sdk.errors import ExtraMissing
+from kellet.server.report.record import Run, save_run
+from kellet.server.report.sources import find_run, from_history
+
+__all__ = ["REPORT_FILE", "check_installed", "find_run", "from_history", "write_report"]
+
+REPORT_FILE = "report.html"
+
+
+def check_installed() -> None:
+    """Raise ``ExtraMissing`` now, and not after the run, where Matplotlib is absent."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ExtraMissing("server", "matplotlib")
+
+
+def write_report(folder: Path, run: Run, *, keep_in: Path | None = None) -> Path:
+    """Write ``report.html`` into ``folder``; its path.
+
+    What it was made from is kept in ``keep_in``, or beside it. Raises ``ExtraMissing``,
+    ``StorageError``.
+    """
+    check_installed()
+    from kellet.server.report.page import render
+
+    page = (folder / REPORT_FILE).absolute()
+    save_run(keep_in or folder, run)
+    write_file(page, render(run).encode())
+    return page
