@@ -11,7 +11,7 @@ from cyclopts import Parameter
 __all__ = ["LinkOptions"]
 
 
-@Parameter(name="*")
+@Parameter(name="*", group="Link to the broker")
 @dataclass(frozen=True, kw_only=True)
 class LinkOptions:
     """The link to the broker."""

@@ -12,7 +12,7 @@ from kellet.sdk.algorithms import FedAvg, make
 __all__ = ["AlgorithmOptions"]
 
 
-@Parameter(name="*")
+@Parameter(name="*", group="Algorithm")
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmOptions:
     """An algorithm; what is not given is the algorithm's default."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +10,10 @@ from cyclopts import App, Parameter
 
 from kellet.sdk.commands.link import LinkOptions
 from kellet.sdk.console import Console
-from kellet.sdk.errors import UsageError
 from kellet.sdk.signals import Interrupted, orderly_stop
 from kellet.server.commands.algorithm import AlgorithmOptions
+from kellet.server.commands.broker import BrokerOptions, own_url, remember_port
+from kellet.server.commands.round_options import RoundOptions
 from kellet.server.commands.rounds import RoundLog, megabytes
 
 if TYPE_CHECKING:
@@ -24,63 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 command = App(name="server")
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class RoundOptions:
-    """How rounds run."""
-
-    rounds: int = 10
-    """Rounds until the run is finished."""
-
-    target: int = 2
-    """Counted updates at which a round closes early."""
-
-    quorum: int = 1
-    """Counted updates without which a round is abandoned at its deadline."""
-
-    deadline: float = 60.0
-    """Seconds that a round lasts at most."""
-
-    over_select: float = 1.25
-    """Devices asked, as a multiple of the target."""
-
-    min_devices: int = 1
-    """Devices that must be enrolled before the first round."""
-
-    member_ttl: float = 7 * 86400.0
-    """Seconds of silence after which a device that was never counted is forgotten."""
-
-    seed: int = 0
-    """Orders the batches on all devices."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class BrokerOptions:
-    """Where a broker of our own listens, and whom it lets in."""
-
-    host: str | None = None
-    """Where it listens: 127.0.0.1, unless Mosquitto has --users."""
-
-    port: int | None = None
-    """Its port; a free one, and the same again after a restart, unless given."""
-
-    users: Path | None = None
-    """Mosquitto: file of DEVICE:PASSWORD lines; each device may then speak for itself alone."""
-
-    tls_cert: Path | None = None
-    """Mosquitto: PEM file of the broker's certificate."""
-
-    tls_key: Path | None = None
-    """Mosquitto: PEM file of the certificate's key."""
-
-    part_size: int | None = None
-    """Bytes in a message; what suits the broker, unless given."""
-
-    admission: int | None = None
-    """Bytes of updates on their way at once; what suits the broker, unless given."""
 
 
 @command.default
@@ -126,23 +69,22 @@ def server(
     """
     from kellet.sdk.commands.functions import call, find_function, xy
     from kellet.sdk.plan import Plan
-    from kellet.server.brokers import open_broker
     from kellet.server.service import Aggregator
 
     opened = Plan.open(plan, digest=digest)
     judged = xy(call(find_function(test, "--test"), test), test) if test else None
     options, link = broker_options or BrokerOptions(), link or LinkOptions()
-    with Console(json=json) as console, _open(broker, state, options, link, open_broker) as handle:
-        if handle.kind != "external":
-            _remember_port(state, handle)
-        config = _config(rounds or RoundOptions(), algorithm or AlgorithmOptions(), link, handle)
+    with Console(json=json) as console, options.open(broker, state, link.ca_file) as handle:
+        config = (rounds or RoundOptions()).config(
+            link.fleet, algorithm or AlgorithmOptions(), handle
+        )
         teller = _Teller(console, config, evaluated=judged is not None)
         for_link = link.for_link()
         if handle.kind != "external":
             for_link |= {"separate_bulk": handle.separate_bulk, "ca_file": handle.ca_file}
         aggregator = Aggregator(
             opened,
-            broker=_own_url(handle),
+            broker=own_url(handle),
             state=state,
             config=config,
             test=judged,
@@ -151,6 +93,7 @@ def server(
             **for_link,
         )
         try:
+            remember_port(state, handle)
             teller.begin(opened.manifest.name, handle, resumed=aggregator.machine.round)
             try:
                 with orderly_stop(aggregator.stop):
@@ -240,102 +183,6 @@ class _Teller:
             f"{len(rows)} rounds done{accuracy}; {counted} updates counted, "
             f"{megabytes(up)} up, {megabytes(down)} down.\nThe model: {facts['model']}",
         )
-
-
-def _open(
-    broker: str, state: Path, options: BrokerOptions, link: LinkOptions, open_broker: Any
-) -> BrokerHandle:
-    from kellet.server.brokers import TlsFiles
-    from kellet.server.brokers.child import port_is_free
-
-    tls = None
-    if (options.tls_cert is None) != (options.tls_key is None):
-        raise UsageError("--tls-cert and --tls-key belong together", repair="give both")
-    if options.tls_cert is not None and options.tls_key is not None:
-        tls = TlsFiles(options.tls_cert, options.tls_key)
-    port = options.port
-    if port is None and broker in ("embedded", "mosquitto"):
-        # Devices know where this fleet's broker was; let it be there again.
-        earlier = _read_port(state)
-        if earlier is not None and port_is_free(options.host or "127.0.0.1", earlier):
-            port = earlier
-    handle: BrokerHandle = open_broker(
-        broker,
-        state_dir=state,
-        host=options.host,
-        port=port,
-        admission_bytes=options.admission,
-        part_size=options.part_size,
-        users=_users(options.users) if options.users else None,
-        tls=tls,
-        ca_file=link.ca_file,
-    )
-    return handle
-
-
-def _port_file(state: Path) -> Path:
-    return state / "broker" / "port"
-
-
-def _read_port(state: Path) -> int | None:
-    try:
-        return int(_port_file(state).read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def _remember_port(state: Path, handle: BrokerHandle) -> None:
-    _port_file(state).write_text(handle.public_url.rpartition(":")[2])
-
-
-def _users(file: Path) -> dict[str, str]:
-    """DEVICE:PASSWORD lines; empty ones and those that begin with # are left out."""
-    users: dict[str, str] = {}
-    for number, line in enumerate(file.read_text().splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        device, colon, password = line.strip().partition(":")
-        if not (device and colon and password):
-            raise UsageError(
-                f"line {number} of {file}",
-                why="it is not DEVICE:PASSWORD",
-                repair="write one device a line",
-            )
-        users[device] = password
-    return users
-
-
-def _config(
-    rounds: RoundOptions, algorithm: AlgorithmOptions, link: LinkOptions, handle: BrokerHandle
-) -> FleetConfig:
-    from kellet.server.config import FleetConfig
-
-    return FleetConfig(
-        fleet=link.fleet,
-        algorithm=algorithm.make(),
-        rounds=rounds.rounds,
-        target=rounds.target,
-        quorum=rounds.quorum,
-        deadline=rounds.deadline,
-        over_select=rounds.over_select,
-        min_members=rounds.min_devices,
-        member_ttl=rounds.member_ttl,
-        seed=rounds.seed,
-        part_size=handle.part_size,
-        admission=handle.admission_bytes,
-    )
-
-
-def _own_url(handle: BrokerHandle) -> str:
-    """The broker's address with the aggregator's own credentials."""
-    from urllib.parse import quote
-
-    if not handle.username:
-        return handle.url
-    secret = quote(handle.username, safe="")
-    if handle.password:
-        secret += ":" + quote(handle.password, safe="")
-    return handle.url.replace("://", f"://{secret}@", 1)
 
 
 def _words(kind: str, facts: dict[str, Any]) -> str:
