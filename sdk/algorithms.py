@@ -28,6 +28,7 @@ __all__ = ["ALGORITHMS", "FedAvg", "FedProx", "Scaffold", "Work", "from_wire", "
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 Step = Callable[[float], None]
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,7 @@ def from_wire(fields: Mapping[str, Any]) -> FedAvg:
 
 def _float32(name: str, value: object) -> float:
     number = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
-    _require(number and bool(np.isfinite(np.float32(value))), name, value, "a finite number")  # type: ignore[arg-type]
+    _require(number and -_LARGEST <= value <= _LARGEST, name, value, "a finite float32")  # type: ignore[operator]
     return float(np.float32(value))  # type: ignore[arg-type]
 
 
