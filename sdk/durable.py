@@ -20,6 +20,7 @@ __all__ = ["Database", "write_file"]
 
 _ELSEWHERE = "check the path and its permissions, or choose another --state directory"
 _SPACE = "free some space on the disk; nothing was lost"
+_DISK = "check the disk's space, quota and health; nothing was lost"
 
 
 class Database:
@@ -103,7 +104,7 @@ class Database:
             raise StorageError(
                 f"{self.where} cannot be read or written",
                 why=str(error),
-                repair=_SPACE if "full" in str(error) else _ELSEWHERE,
+                repair=_repair(str(error)),
             ) from None
         except OSError as error:
             raise StorageError(
@@ -111,6 +112,12 @@ class Database:
                 why=error.strerror or str(error),
                 repair=_SPACE if error.errno == errno.ENOSPC else _ELSEWHERE,
             ) from None
+
+
+def _repair(sqlite_says: str) -> str:
+    if "full" in sqlite_says:
+        return _SPACE
+    return _DISK if "I/O" in sqlite_says else _ELSEWHERE
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -39,4 +39,7 @@ class StateLock:
             ) from None
 
     def release(self) -> None:
-        os.close(self._fd)
+        """Let go of the folder. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

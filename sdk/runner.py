@@ -76,7 +76,11 @@ class Device:
         self._on_report = on_report
         folder = Path(state).expanduser().absolute()
         self._lock = StateLock(folder)
-        self._store = Store(device, folder / "device.db")
+        try:
+            self._store = Store(device, folder / "device.db")
+        except BaseException:
+            self._lock.release()
+            raise
         self._cache = BlobCache(folder / "plans")
         self._boot = os.urandom(8)
         self._machine = DeviceMachine(self._topics, self._store, self._cache, boot=self._boot)
@@ -108,16 +112,16 @@ class Device:
         """
         offline = wire.pack(State(online=False, boot=self._boot))
         state_topic = self._topics.state(self._device)
-        link = MqttTransport(
-            self._broker,
-            self._device,
-            self._events.put,
-            subscriptions=self._topics.device_filters(self._device),
-            will=Will(state_topic, offline),
-            **self._link_options,  # type: ignore[arg-type]
-        )
-        outbox = Outbox(link)
         try:
+            link = MqttTransport(
+                self._broker,
+                self._device,
+                self._events.put,
+                subscriptions=self._topics.device_filters(self._device),
+                will=Will(state_topic, offline),
+                **self._link_options,  # type: ignore[arg-type]
+            )
+            outbox = Outbox(link)
             with link:
                 link.wait_connected(self._connect_timeout, patient=True)
                 if leave:
@@ -129,9 +133,13 @@ class Device:
                 # Taking leave politely publishes no will: say it ourselves.
                 link.publish(state_topic, offline, retain=True)
         finally:
-            self._worker.stop()
-            self._store.close()
-            self._lock.release()
+            self.close()
+
+    def close(self) -> None:
+        """Release the state directory, as the end of ``run`` does. Idempotent."""
+        self._worker.stop()
+        self._store.close()
+        self._lock.release()
 
     @property
     def _settled(self) -> bool:

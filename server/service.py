@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +69,20 @@ class Aggregator:
         self._folder = Path(state).expanduser().absolute()
         self._test = None if test is None else plan.check_data(*test)
         self._evaluator = None if test is None else plan.evaluator()
-        self._lock = StateLock(self._folder)
-        self._ledger = Ledger(self._folder / "ledger.db")
-        self._machine = AggregatorMachine(
-            config,
-            plan,
-            ledger=self._ledger,
-            blobs=Blobs(self._folder / "blobs"),
-            spool=Spool(self._folder / "spool"),
-            clock=time.time,
-        )
+        with ExitStack() as opening:
+            self._lock = StateLock(self._folder)
+            opening.callback(self._lock.release)
+            self._ledger = Ledger(self._folder / "ledger.db")
+            opening.callback(self._ledger.close)
+            self._machine = AggregatorMachine(
+                config,
+                plan,
+                ledger=self._ledger,
+                blobs=Blobs(self._folder / "blobs"),
+                spool=Spool(self._folder / "spool"),
+                clock=time.time,
+            )
+            opening.pop_all()  # what is open stays open until close
         if new_epoch:
             self._machine.new_epoch(time.monotonic())  # announced when the link is up
         self._events = EventQueue()

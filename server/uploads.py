@@ -8,7 +8,7 @@ from pathlib import Path
 from kellet.sdk.errors import StorageError
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.assembly import Assembly
-from kellet.sdk.protocol.effects import Effect, Publish
+from kellet.sdk.protocol.effects import Effect, Publish, Report
 from kellet.sdk.protocol.messages import Ack, Busy, Grant, Offer
 from kellet.sdk.protocol.parts import decode_part
 from kellet.sdk.protocol.topics import Topics
@@ -109,7 +109,7 @@ class Uploads:
     def offer(self, device: str, offer: Offer, now: float) -> tuple[Transfer | None, list[Effect]]:
         """Grant, or ask for patience; the transfer where nothing is missing any more.
 
-        A disk that is full asks for patience, too. What had arrived before a restart
+        A disk that is full asks for patience, too, and says so here. What had arrived before a restart
         is still in the spool, and is not asked for again.
         """
         transfer = self._open.get(offer.uid)
@@ -129,8 +129,9 @@ class Uploads:
                 assembly = Assembly(
                     offer.size, offer.part_size, offer.sha256, self._spool.path(offer.uid)
                 )
-            except StorageError:
-                return None, [self._busy(device, offer, "the aggregator's disk is full")]
+            except StorageError as error:
+                busy = self._busy(device, offer, "the aggregator's disk is full")
+                return None, [busy, Report("storage", {"error": str(error)})]
             transfer = Transfer(device, offer, assembly, now + LEASE)
             self._open[offer.uid] = transfer
         transfer.expires = now + LEASE

@@ -84,7 +84,7 @@ def _die_in_upload(fleet: Fleet, name: str) -> None:
         device.wait_for("trained")
         uid = fleet.disk(name).pending()
         assert uid is not None
-        wait_until(lambda: 0 < fleet.ledger.arrived(uid, PART)[0])
+        wait_until(lambda: fleet.ledger.arrived(uid, PART)[0] > 0)
         device.kill()
         here, parts = fleet.ledger.arrived(uid, PART)
         assert 0 < here < parts

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support.fleet import Child, MakeFleet, needs_mosquitto
+from support.toy_plans import linear_loss
 
+from kellet.sdk import Device, Plan
 from kellet.sdk.errors import FleetError, StorageError
+from kellet.server import Aggregator, FleetConfig
 
 
 def test_two_devices_with_one_state_directory(make_fleet: MakeFleet) -> None:
@@ -44,6 +49,22 @@ def test_of_two_devices_with_one_id_the_older_is_fenced_off(make_fleet: MakeFlee
         assert child.stop() == 0
     # Its first membership stays in C as a ghost, with the control in its own directory.
     assert fleet.gap("a", "a-copy", "b") == 0
+
+
+def test_what_cannot_be_opened_is_not_kept_locked(tmp_path: Path, plan: Plan) -> None:
+    """Two who may not use a state directory, and one who may."""
+    options = {"broker": "mqtt://127.0.0.1:1", "state": tmp_path}
+    Device("a", data=([], []), **options).close()
+    for _ in range(2):
+        with pytest.raises(StorageError, match="belongs to device 'a', not 'b'"):
+            Device("b", data=([], []), **options)
+    Device("a", data=([], []), **options).close()
+    other = linear_loss(2)
+    Aggregator(plan, config=FleetConfig(), **options).close()
+    for _ in range(2):
+        with pytest.raises(FleetError, match="this state belongs to plan"):
+            Aggregator(other, config=FleetConfig(), **options)
+    Aggregator(plan, config=FleetConfig(), **options).close()
 
 
 def _ends_with(child: Child, error: type[FleetError | StorageError], text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.fault_proxy import FaultProxy
-from support.fleet import Fleet, MakeFleet
+from support.fleet import MakeFleet
 from support.processes import wait_until
 from support.toy_plans import linear_loss
 

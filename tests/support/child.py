@@ -68,7 +68,7 @@ def _arm(owners: dict[str, type], *, at: str, when: str, count: int = 1) -> None
     ``when``: ``before`` the call, ``inside`` its transaction with everything written but the
     commit, or ``after`` the call.
     """
-    owner, name = owners[at.split(".")[0]], at.split(".")[1]
+    owner, name = owners[at.split(".", maxsplit=1)[0]], at.split(".")[1]
     real = getattr(owner, name)
     calls = 0
 
