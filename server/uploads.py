@@ -109,8 +109,8 @@ class Uploads:
     def offer(self, device: str, offer: Offer, now: float) -> tuple[Transfer | None, list[Effect]]:
         """Grant, or ask for patience; the transfer where nothing is missing any more.
 
-        A disk that is full asks for patience, too, and says so here. What had arrived before a restart
-        is still in the spool, and is not asked for again.
+        A disk that is full asks for patience, too, and says so here. What had arrived
+        before a restart is still in the spool, and is not asked for again.
         """
         transfer = self._open.get(offer.uid)
         if transfer is not None and (transfer.device, transfer.offer.sha256) != (

@@ -39,9 +39,6 @@ def test_cut_half_way(make_fleet: MakeFleet, parameters: int, rate: float) -> No
         settled = device.wait_for("settled", timeout=20 + 4 * body / rate)
         assert proxy.bytes_up - before < 1.5 * body
         assert settled["bytes"] < 1.5 * body
-        print(
-            f"sent {settled['bytes'] / body:.2f}, on the wire {(proxy.bytes_up - before) / body:.2f}"
-        )
         assert device.end() == 0
     assert aggregator.end() == 0
     fleet.check_undisturbed()
