@@ -13,14 +13,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from kellet.server.brokers.child import command_that_dies_with_us
 
 __all__ = ["ENDED", "Child", "Inbox"]
 
 ENDED = "ended"
-Inbox = queue.SimpleQueue["tuple[Child, dict[str, Any]]"]
+Inbox: TypeAlias = "queue.SimpleQueue[tuple[Child, dict[str, Any]]]"
 
 
 class Child:

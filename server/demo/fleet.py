@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kellet.sdk import tasks
-from kellet.sdk.errors import FleetError
+from kellet.sdk.errors import FleetError, LinkError
 from kellet.sdk.protocol.topics import Topics
 from kellet.sdk.transport.mqtt import MqttTransport
 from kellet.server.brokers import BrokerHandle, open_broker
@@ -56,9 +56,11 @@ class Fleet:
     def start(self) -> None:
         """Start everything. Returns when the broker listens; the rest is still coming up."""
         settings = self._settings
-        self._broker = open_broker(settings.broker, state_dir=settings.state)
-        if self._broker.kind == "external":
+        broker = open_broker(settings.broker, state_dir=settings.state)
+        if broker.kind == "external":
+            broker.ping()  # one clear error, instead of nine processes' later
             self._fleet = f"demo-{secrets.token_hex(4)}"  # others may be on that broker
+        self._broker = broker
         self._start_server()
         for device in self.devices:
             self.start_device(device)
@@ -190,6 +192,9 @@ class Fleet:
         with MqttTransport(
             self._settings.broker, f"{self._fleet}-end", lambda _event: None
         ) as link:
-            link.wait_connected()
+            try:
+                link.wait_connected()
+            except LinkError:
+                return  # it is gone, and what it held with it
             for topic in (topics.round, *map(topics.state, self.devices)):
                 link.publish(topic, b"", retain=True)
