@@ -100,9 +100,10 @@ def simulate(
         )
         facts = teller.summary(history)
         if report is not None:
-            from kellet.server.report import from_history, write_report
+            from kellet.server.report import from_history, save_run, write_report
 
             record = from_history(opened, history, value, seed, facts)
+            save_run(report, record)
             facts["report"] = str(write_report(report, record))
         console.end_display(keep=False)
         console.result(facts, _words(facts))

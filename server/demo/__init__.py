@@ -24,7 +24,7 @@ from kellet.server.demo.live import LiveRun, run_live
 from kellet.server.demo.place import prepare
 from kellet.server.demo.recipe import COMPARED, Settings
 from kellet.server.demo.view import live_view
-from kellet.server.report import check_installed, write_report
+from kellet.server.report import check_installed, save_run, write_report
 from kellet.server.report.record import Curve, Run, now, versions
 from kellet.server.report.sources import rounds_of
 
@@ -60,7 +60,8 @@ def run_demo(settings: Settings, console: Console) -> dict[str, Any]:
         facts["report"] = str((settings.report / "report.html").absolute())
         facts["seconds"] = round(time.monotonic() - began, 1)
         record = _record(settings, people, run, [live, *curves], facts)
-        write_report(settings.report, record, keep_in=settings.state)
+        save_run(settings.state, record)
+        write_report(settings.report, record)
         facts["seconds"] = round(time.monotonic() - began, 1)
         return facts
     finally:

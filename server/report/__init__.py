@@ -10,7 +10,7 @@ from kellet.sdk.errors import ExtraMissing
 from kellet.server.report.record import Run, save_run
 from kellet.server.report.sources import find_run, from_history
 
-__all__ = ["REPORT_FILE", "check_installed", "find_run", "from_history", "write_report"]
+__all__ = ["REPORT_FILE", "check_installed", "find_run", "from_history", "save_run", "write_report"]
 
 REPORT_FILE = "report.html"
 
@@ -21,16 +21,14 @@ def check_installed() -> None:
         raise ExtraMissing("server", "matplotlib")
 
 
-def write_report(folder: Path, run: Run, *, keep_in: Path | None = None) -> Path:
-    """Write ``report.html`` into ``folder``; its path.
+def write_report(folder: Path, run: Run) -> Path:
+    """Write ``report.html`` into ``folder``; its path. Raises ``ExtraMissing``, ``StorageError``.
 
-    What it was made from is kept in ``keep_in``, or beside it. Raises ``ExtraMissing``,
-    ``StorageError``.
+    ``save_run`` keeps what it was made from.
     """
     check_installed()
     from kellet.server.report.page import render
 
     page = (folder / REPORT_FILE).absolute()
-    save_run(keep_in or folder, run)
     write_file(page, render(run).encode())
     return page

@@ -74,7 +74,8 @@ def accuracy_chart(run: Run) -> str:
         _lines(axes, run, lambda r: None if r.accuracy is None else 100 * r.accuracy)
         axes.set_ylabel("accuracy, %")
 
-    return _svg("accuracy", _HALF, draw)
+    label = f"Lines: accuracy on the test set over the rounds, {_named(run)}"
+    return _svg("accuracy", label, _HALF, draw)
 
 
 def drift_chart(run: Run) -> str:
@@ -85,7 +86,8 @@ def drift_chart(run: Run) -> str:
         axes.set_ylabel("drift, ||y - x||")
         axes.set_ylim(bottom=0)
 
-    return _svg("drift", _HALF, draw)
+    label = f"Lines: mean drift of the devices over the rounds, {_named(run)}"
+    return _svg("drift", label, _HALF, draw)
 
 
 def bytes_chart(run: Run) -> str:
@@ -107,7 +109,8 @@ def bytes_chart(run: Run) -> str:
             frameon=False, loc="lower right", ncols=2, bbox_to_anchor=(1.0, 1.0), borderpad=0
         )
 
-    return _svg("bytes", _HALF, draw)
+    label = "Bars: kilobytes in each round, from devices upwards and to devices downwards"
+    return _svg("bytes", label, _HALF, draw)
 
 
 def participation_chart(run: Run) -> str:
@@ -132,7 +135,12 @@ def participation_chart(run: Run) -> str:
             columnspacing=1.4,
         )
 
-    return _svg("participation", (11.2, height), draw)
+    label = (
+        "A row for each device: when it ran, was counted, came too late, was killed and started again"
+        if timed
+        else "A row for each device: the rounds in which it was counted or asked in vain"
+    )
+    return _svg("participation", label, (11.2, height), draw)
 
 
 def _lines(axes: Axes, run: Run, value: Callable[[Any], float | None]) -> None:
@@ -263,8 +271,12 @@ def _draw_rounds(axes: Axes, run: Run) -> None:
     _whole_rounds(axes)
 
 
-def _svg(name: str, size: tuple[float, float], draw: Callable[[Axes], None]) -> str:
-    """Draw on a new figure; its SVG, ready to stand inside a page."""
+def _named(run: Run) -> str:
+    return ", ".join(NAMES[curve.algorithm] for curve in _compared(run))
+
+
+def _svg(name: str, label: str, size: tuple[float, float], draw: Callable[[Axes], None]) -> str:
+    """Draw on a new figure; its SVG, ready to stand inside a page. ``label`` is its alt text."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -273,10 +285,10 @@ def _svg(name: str, size: tuple[float, float], draw: Callable[[Axes], None]) -> 
         draw(figure.add_subplot())
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    return _themed(out.getvalue(), name)
+    return _themed(out.getvalue(), name, label)
 
 
-def _themed(svg: str, name: str) -> str:
+def _themed(svg: str, name: str, label: str) -> str:
     svg = svg[svg.index("<svg") :]
     for colour, variable in _PAGE_COLOURS.items():
         svg = svg.replace(colour, f"var({variable})")
@@ -290,4 +302,4 @@ def _themed(svg: str, name: str) -> str:
     # The page chooses the typeface; Matplotlib's releases write it in two ways.
     svg = re.sub(r" ?font-family: [^;\"]*;?", "", svg)
     svg = re.sub(r"font: ([\w ]*?[\d.]+px) '[^;\"]*", r"font: \1 system-ui, sans-serif", svg)
-    return svg.replace("<svg ", '<svg role="img" aria-hidden="true" ', 1)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
