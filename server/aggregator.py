@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
-from kellet.sdk.errors import FleetError, ProtocolError
+from kellet.sdk.errors import FleetError, ProtocolError, UsageError
 from kellet.sdk.plan import Plan
 from kellet.sdk.protocol import wire
+from kellet.sdk.protocol.body import body_limit
 from kellet.sdk.protocol.effects import Effect, Publish, Report, Tick
+from kellet.sdk.protocol.limits import MAX_PARTS
 from kellet.sdk.protocol.messages import (
     Abort,
     Blob,
@@ -36,6 +38,7 @@ from kellet.sdk.protocol.messages import (
     State,
     Train,
 )
+from kellet.sdk.protocol.parts import part_count
 from kellet.sdk.protocol.topics import Topics
 from kellet.sdk.transport.base import Connected, Disconnected, Received, Refused
 from kellet.server import algorithms
@@ -102,6 +105,7 @@ class AggregatorMachine:
         clock: Callable[[], float],
         initial: F32 | None = None,
     ) -> None:
+        _check_parts(config.part_size, plan)
         self.config = config
         self.plan = plan
         self.topics = Topics(config.fleet)
@@ -468,6 +472,16 @@ class AggregatorMachine:
 
     def _say(self, device: str, message: FromServer) -> Publish:
         return Publish(self.topics.ctl(device), wire.pack(message))
+
+
+def _check_parts(part_size: int, plan: Plan) -> None:
+    largest = max(len(plan.raw), 4 * plan.n_params, body_limit(plan.n_update, plan.n_train))
+    if part_count(largest, part_size) > MAX_PARTS:
+        raise UsageError(
+            f"part_size = {part_size}",
+            why=f"the plan's transfers of {largest} bytes would have more than {MAX_PARTS} parts",
+            repair=f"use at least {-(-largest // MAX_PARTS)}",
+        )
 
 
 def _vector_bytes(vector: F32) -> bytes:

@@ -17,7 +17,9 @@ from kellet.sdk.plan import Plan
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.body import Body, body_limit, decode_body
 from kellet.sdk.protocol.effects import Effect, Publish, Report
+from kellet.sdk.protocol.limits import MAX_PARTS
 from kellet.sdk.protocol.messages import NO_BASE, Offer, Receipt, update_uid
+from kellet.sdk.protocol.parts import part_count
 from kellet.sdk.protocol.topics import Topics
 from kellet.server import algorithms
 from kellet.server.ledger import Ledger, UpdateRow
@@ -120,7 +122,8 @@ class Counting:
             return "identity"  # or it could take the name of another device's update
         if offer.seq <= member.last_seq:
             return "sequence"
-        if offer.size > body_limit(self._plan.n_update, self._plan.n_train):
+        limit = body_limit(self._plan.n_update, self._plan.n_train)
+        if not 0 < offer.size <= limit or part_count(offer.size, offer.part_size) > MAX_PARTS:
             return "size"
         if offer.base == NO_BASE:
             return ""  # a leave

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from kellet.sdk.errors import ProtocolError, StorageError
+from kellet.sdk.protocol.limits import MAX_PARTS
 from kellet.sdk.protocol.parts import bitmap, part_count
 
 __all__ = ["Assembly"]
@@ -29,6 +30,11 @@ class Assembly:
         self.part_size = part_size
         self.sha256 = sha256
         self.count = part_count(size, part_size)
+        if self.count > MAX_PARTS:
+            raise ProtocolError(
+                f"a transfer of {self.count} parts",
+                why=f"at most {MAX_PARTS} can be told apart in a message",
+            )
         self.path = path
         self._store: bytearray | mmap.mmap
         self._store = (
@@ -80,15 +86,16 @@ class Assembly:
         return bytes(self._store[: self.size])
 
     def sync(self) -> None:
-        """Put the file's data on the disk."""
+        """Put the file on the disk: its data, and its name in the directory."""
         if isinstance(self._store, mmap.mmap):
             self._store.flush()
             assert self.path is not None
-            fd = os.open(self.path, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            for path in (self.path, self.path.parent):
+                fd = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
 
     def close(self) -> None:
         if isinstance(self._store, mmap.mmap):

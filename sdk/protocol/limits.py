@@ -13,3 +13,4 @@ PART_HEADER = 32
 MIN_PART = 1024
 MAX_PART = 1 << 20
 MAX_BLOB = 1 << 30
+MAX_PARTS = 28_000  # of a transfer: their bitmap fits in a control message

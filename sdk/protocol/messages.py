@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from kellet.sdk.protocol.limits import MAX_BLOB, MAX_PART, MIN_PART, VERSION
+from kellet.sdk.protocol.limits import MAX_BLOB, MAX_PART, MAX_PARTS, MIN_PART, VERSION
 
 __all__ = [
     "NO_BASE",
@@ -46,7 +46,7 @@ Sequence64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Size = Annotated[int, Meta(ge=0, le=MAX_BLOB)]
 PartSize = Annotated[int, Meta(ge=MIN_PART, le=MAX_PART)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
-Bitmap = Annotated[bytes, Meta(max_length=3500)]
+Bitmap = Annotated[bytes, Meta(max_length=MAX_PARTS // 8)]
 Text = Annotated[str, Meta(max_length=300)]
 
 

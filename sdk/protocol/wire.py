@@ -90,11 +90,12 @@ def unpack(raw: bytes | memoryview, kind: Any, *, limit: int = limits.CONTROL_BY
     version = value.get("v")
     if version != limits.VERSION:
         raise VersionMismatch(
-            f"a message of version {version!r}",
+            f"a message of version {version!r:.40}",
             why=f"this side speaks {limits.VERSION} to {limits.VERSION}",
             repair="update the older side",
         )
     try:
-        return msgspec.convert(value, kind)
+        # Bytes are bytes: by default a text would be taken for their base64.
+        return msgspec.convert(value, kind, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         raise ProtocolError("a message that does not fit its schema", why=str(error)) from None

@@ -1,0 +1,197 @@
+"""One example of every message, and hypothesis strategies made from the messages' own schemas."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+import numpy as np
+from hypothesis import strategies as st
+from msgspec import inspect
+
+from kellet.sdk.algorithms import FedProx, Scaffold
+from kellet.sdk.protocol.body import UpdateHeader
+from kellet.sdk.protocol.messages import (
+    Abort,
+    Ack,
+    Blob,
+    Busy,
+    Codecs,
+    FromDevice,
+    FromServer,
+    Get,
+    Grant,
+    Hello,
+    Idle,
+    Join,
+    Offer,
+    Receipt,
+    Reject,
+    Round,
+    State,
+    ToAll,
+    Train,
+    Welcome,
+)
+
+__all__ = ["EXAMPLES", "HEADERS", "KINDS", "messages"]
+
+NONCE, BOOT, UID = bytes(range(16)), b"bootboot", bytes(range(16, 32))
+SHA = hashlib.sha256(b"kellet").digest()
+BASE = hashlib.sha256(b"announcement").digest()
+WHO: dict[str, Any] = {"nonce": NONCE, "boot": BOOT}
+RECEIPT = Receipt(uid=UID, seq=5, round=7, counted=True, reason="counted")
+
+EXAMPLES: dict[str, msgspec.Struct] = {
+    "round": Round(
+        round=7,
+        epoch=1,
+        plan=Blob(SHA, 1000),
+        model=Blob(SHA, 2000),
+        control=Blob(SHA, 2000),
+        algorithm=Scaffold(local_lr=0.1, local_steps=2).wire(),
+        weighting="uniform",
+        codecs=Codecs(delta_c="derived"),
+        members=8,
+        target=4,
+        quorum=2,
+        deadline=60.0,
+        valid=60.0,
+        part_size=65536,
+        seed=2**63 - 1,
+        plan_name="wisdm",
+    ),
+    "round without controls": Round(
+        round=2**31 - 1,
+        epoch=0,
+        plan=Blob(SHA, 1),
+        model=Blob(SHA, 1 << 30),
+        control=None,
+        algorithm=FedProx(mu=0.5).wire(),
+        weighting="samples",
+        codecs=Codecs(),
+        members=1,
+        target=1,
+        quorum=1,
+        deadline=0.5,
+        valid=0.5,
+        part_size=1024,
+        seed=0,
+    ),
+    "idle": Idle(reason="finished", round=7),
+    "hello": Hello(**WHO, incarnation=3, seq=4, pending=UID, epoch=1, audit=2**64 - 1),
+    "hello of a newcomer": Hello(**WHO, incarnation=1, seq=0, pending=None, epoch=None, audit=None),
+    "join": Join(**WHO, round=7, base=BASE),
+    "offer": Offer(
+        **WHO, uid=UID, round=7, base=BASE, seq=5, size=8288, part_size=1024, sha256=SHA
+    ),
+    "get": Get(**WHO, sha256=SHA, missing=b"\x05\x80"),
+    "abort": Abort(**WHO, round=7, reason="the loss became nan"),
+    "state": State(online=False, boot=BOOT),
+    "receipt": RECEIPT,
+    "receipt of a refusal": Receipt(uid=UID, seq=5, round=7, counted=False, reason="late"),
+    "welcome": Welcome(boot=BOOT, epoch=1, receipt=RECEIPT, audit="same"),
+    "welcome without receipt": Welcome(boot=BOOT, epoch=1, receipt=None, audit="none"),
+    "train": Train(round=7, base=BASE, seconds=41.5),
+    "busy": Busy(after=1.0, round=7, reason="the cohort is full"),
+    "busy with uploads": Busy(after=1.0, uid=UID, reason="many uploads are under way"),
+    "grant": Grant(uid=UID, worker="0", missing=b"\xff\x01", window=8, lease=30.0),
+    "ack": Ack(uid=UID, missing=b""),
+    "reject": Reject(code="fenced", reason="a newer process uses this id", boot=BOOT, nonce=NONCE),
+    "reject of a version": Reject(code="version", reason="speak 1"),
+}
+
+KINDS: tuple[Any, ...] = (FromDevice, FromServer, ToAll, State, UpdateHeader)
+
+HEADERS: dict[str, UpdateHeader] = {
+    "derived": UpdateHeader(
+        kind="update",
+        device="pi-1",
+        nonce=NONCE,
+        seq=5,
+        round=7,
+        epoch=1,
+        base=BASE,
+        steps=2,
+        rate_sum=0.25,
+        samples=60,
+        loss=1.5,
+        objective=1.5,
+        drift=0.75,
+        holdout_samples=6,
+        holdout_loss=1.25,
+        holdout_accuracy=0.5,
+        delta_c="derived",
+    ),
+    "explicit": UpdateHeader(
+        kind="update",
+        device="pi-1",
+        nonce=NONCE,
+        seq=6,
+        round=8,
+        epoch=1,
+        base=BASE,
+        steps=1,
+        rate_sum=0.125,
+        samples=1,
+        delta_c="f32",
+    ),
+    "leave": UpdateHeader(
+        kind="leave", device="pi-1", nonce=NONCE, seq=7, round=0, epoch=1, base=bytes(32)
+    ),
+}
+
+
+def kind_of(message: msgspec.Struct) -> Any:
+    """The union that a message is read as."""
+    for kind in KINDS:
+        if isinstance(message, kind):
+            return kind
+    raise TypeError(type(message))
+
+
+def messages(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
+    """Any value that the schema allows, with texts that fit."""
+    return _strategy(inspect.type_info(kind))
+
+
+def _strategy(node: Any) -> st.SearchStrategy[Any]:
+    match node:
+        case inspect.StructType():
+            fields = {f.name: _strategy(f.type) for f in node.fields}
+            return st.builds(node.cls, **fields)
+        case inspect.UnionType():
+            return st.one_of([_strategy(t) for t in node.types])
+        case inspect.LiteralType():
+            return st.sampled_from(node.values)
+        case inspect.NoneType():
+            return st.none()
+        case inspect.BoolType():
+            return st.booleans()
+        case inspect.IntType():
+            top = node.lt - 1 if node.lt is not None else node.le
+            return st.integers(node.ge or 0, 2**64 - 1 if top is None else top)
+        case inspect.FloatType():
+            if node.ge is None:
+                return st.floats(allow_nan=False)
+            return st.floats(node.ge, node.le)
+        case inspect.BytesType():
+            return st.binary(min_size=node.min_length or 0, max_size=node.max_length)
+        case inspect.StrType():
+            return st.text("abc -é", max_size=60)
+        case inspect.DictType():
+            values = st.one_of(st.none(), st.booleans(), st.integers(0, 9), st.floats(0, 1))
+            return st.dictionaries(st.text("abcdef", max_size=8), values, max_size=5)
+        case inspect.TupleType():
+            return st.tuples(*[_strategy(t) for t in node.item_types])
+    raise TypeError(node)
+
+
+def vectors() -> dict[str, Any]:
+    """Two updated entries, the first of them trained, for the bodies."""
+    return {
+        "delta_y": np.array([-0.5, 0.25], np.float32),
+        "delta_c": np.array([1.5], np.float32),
+        "c_i": np.array([-(2**48)], np.int64),
+    }
