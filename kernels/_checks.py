@@ -7,7 +7,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-__all__ = ["apart", "array", "integer", "number", "rate", "same_length"]
+__all__ = ["apart", "array", "finite", "integer", "number", "rate", "same_length"]
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -46,6 +46,13 @@ def apart(written: dict[str, np.ndarray[Any, Any]], read: dict[str, np.ndarray[A
         for other, its_value in others.items():
             if np.may_share_memory(value, its_value):
                 raise ValueError(f"{name} is written in place and must not overlap {other}")
+
+
+def finite(name: str, value: np.ndarray[Any, Any]) -> None:
+    """Refuse an array with an infinity or NaN in it."""
+    if not np.isfinite(value).all():
+        index = int(np.flatnonzero(~np.isfinite(value))[0])
+        raise ValueError(f"{name}[{index}] = {value[index]} is not finite")
 
 
 def number(name: str, value: SupportsFloat | SupportsIndex) -> float:

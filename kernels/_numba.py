@@ -15,7 +15,8 @@ __all__ = ["NumbaBackend", "source"]
 def source(kernel: str) -> Callable[..., Any]:
     """Return the function, as Numba wraps it, that computes a kernel of the table."""
     name = KERNELS[kernel].function
-    module = next(module for module in (step, resident, codec, reduce, mask) if name in module.__all__)
+    modules = (step, resident, codec, reduce, mask)
+    module = next(module for module in modules if name in module.__all__)
     return getattr(module, name)  # type: ignore[no-any-return]
 
 

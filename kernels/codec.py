@@ -4,6 +4,8 @@ Int8 rows are explained in ``resident``. A vector's largest elements are found
 by their integer bits: of two positive floats the larger has the larger bits.
 """
 
+# ruff: noqa: PLR0917 - a kernel takes its arguments by position, in C too
+
 from __future__ import annotations
 
 import numpy as np
@@ -57,9 +59,9 @@ def _scale(v: F32, start: np.uint64, length: np.uint64, headroom: np.float32) ->
 @jit
 def quantise(
     q: I8, scales: F32, v: F32, layout: I64, headroom: np.float32, segments: np.int64
-) -> int:
+) -> np.int64:
     r = start = np.uint64(0)
-    bad = -1
+    bad = np.int64(-1)
     for segment in range(segments):
         length = np.uint64(layout[2 * segment + 1])
         for _ in range(layout[2 * segment]):
@@ -85,9 +87,9 @@ def quantise(
 def quantise_stochastic(
     q: I8, scales: F32, v: F32, layout: I64, headroom: np.float32, seed: np.uint32,
     segments: np.int64,
-) -> int:  # fmt: skip
+) -> np.int64:  # fmt: skip
     r = start = np.uint64(0)
-    bad = -1
+    bad = np.int64(-1)
     counter = np.uint32(0)
     for segment in range(segments):
         length = np.uint64(layout[2 * segment + 1])
@@ -151,7 +153,7 @@ def top_k(index: U32, value: F32, counts: I64, v: F32, n: np.int64) -> None:
     k = index.size
     # The k-th largest magnitude, a digit at a time from the top, and how many of it are wanted.
     threshold = np.int32(0)
-    wanted = k
+    wanted = np.int64(k)
     for shift in (20, 10, 0):
         mask = np.int32(0x7FF if shift == 20 else 0x3FF)
         for i in range(n):
@@ -162,7 +164,7 @@ def top_k(index: U32, value: F32, counts: I64, v: F32, n: np.int64) -> None:
         for d in range(mask, -1, -1):
             if digit < 0:
                 if counts[d] >= wanted:
-                    digit = d
+                    digit = np.int64(d)
                 else:
                     wanted -= counts[d]
             counts[d] = 0

@@ -10,18 +10,24 @@ are refused (TypeError, ValueError) before anything is written.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kellet.kernels import _checks
+from kellet.kernels import _checks, _threads
 from kellet.kernels._backend import active
 from kellet.kernels.hash import seed32
+from kellet.kernels.rows import Int8Rows, dequantise
 from kellet.kernels.table import GRID_LIMIT
 
 __all__ = [
+    "accumulate",
+    "add_modular",
     "add_scaled",
+    "add_weighted",
     "aligned",
     "control_shift",
     "derived_delta_c",
@@ -30,6 +36,7 @@ __all__ = [
     "limbs_to_float64",
     "norm",
     "signed_digest",
+    "subtract_modular",
     "sum_of_squares",
     "to_grid",
 ]
@@ -39,6 +46,7 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
+_BLOCK = 1024  # of the sums of squares
 _ALIGNMENT = 64  # a cache line, and the widest vector register
 
 
@@ -86,7 +94,70 @@ def add_scaled(lo: U64, hi: I64, q: I64, weight: int) -> None:
     _checks.same_length(lo=lo, hi=hi, q=q)
     _checks.apart({"lo": lo, "hi": hi}, {"q": q})
     weight = _checks.integer("weight", weight, 1 - (1 << 31), 1 << 31)
-    active().bind("add_scaled", (lo, hi, q))(weight)
+    _threads.bind("add_scaled", (lo, hi, q))(weight)
+
+
+def accumulate(lo: U64, hi: I64, v: F32 | Int8Rows, weight: int) -> None:
+    """In place, ``hi*2**64 + lo += rint(v * 2**48) * weight``, in one pass.
+
+    The bits of ``add_scaled(lo, hi, to_grid(v), weight)``, for a float32 vector or
+    for int8 rows, which are decoded on the way. The limbs are as they were
+    where a value is refused as by ``to_grid``.
+    """
+    decoded: NDArray[Any] = v.values if isinstance(v, Int8Rows) else v
+    _checks.array("lo", lo, np.uint64, written=True)
+    _checks.array("hi", hi, np.int64, written=True)
+    _checks.array("v", decoded, np.int8 if isinstance(v, Int8Rows) else np.float32)
+    _checks.same_length(lo=lo, hi=hi, v=decoded)
+    _checks.apart({"lo": lo, "hi": hi}, {"v": decoded})
+    weight = _checks.integer("weight", weight, 1 - (1 << 31), 1 << 31)
+    if isinstance(v, Int8Rows):
+        if v.scales.max(initial=0) * 128 >= GRID_LIMIT:  # one might leave the grid: look at each
+            decoded = dequantise(v)
+            _refuse_off_grid("v", active().bind("off_grid_f32", (decoded,))(), decoded)
+        run = active().bind("accumulate_int8", (lo, hi, v.values, v.scales, v.layout))
+        run(weight, v.layout.size // 2)
+        return
+    _refuse_off_grid("v", active().bind("off_grid_f32", (v,))(), v)
+    _threads.bind("accumulate", (lo, hi, v))(weight)
+
+
+def add_weighted(total: F64, v: F32 | F64 | Int8Rows, weight: float) -> None:
+    """In place, ``total += weight*v`` in float64: a mean that streams, where order may matter.
+
+    ``v`` is float32, float64, or int8 rows, which are decoded on the way.
+    """
+    _checks.array("total", total, np.float64, written=True)
+    weight = _checks.number("weight", weight)
+    if isinstance(v, Int8Rows):
+        _checks.same_length(total=total, v=v.values)
+        _checks.apart({"total": total}, {"v": v.values, "v.scales": v.scales})
+        run = active().bind("dequantise_add", (total, v.values, v.scales, v.layout))
+        run(weight, v.layout.size // 2)
+        return
+    _checks.array("v", v, np.float32, np.float64)
+    _checks.same_length(total=total, v=v)
+    _checks.apart({"total": total}, {"v": v})
+    kind = "f32" if v.dtype == np.float32 else "f64"
+    _threads.bind(f"add_weighted_{kind}", (total, v))(weight)
+
+
+def add_modular(total: U64, part: U64) -> None:
+    """In place, ``total += part`` modulo 2**64: how masked updates are summed."""
+    _modular("add_modular", total, part)
+
+
+def subtract_modular(total: U64, part: U64) -> None:
+    """In place, ``total -= part`` modulo 2**64: how masks are taken off."""
+    _modular("subtract_modular", total, part)
+
+
+def _modular(kernel: str, total: U64, part: U64) -> None:
+    _checks.array("total", total, np.uint64, written=True)
+    _checks.array("part", part, np.uint64)
+    _checks.same_length(total=total, part=part)
+    _checks.apart({"total": total}, {"part": part})
+    active().bind(kernel, (total, part))()
 
 
 def limbs_to_float64(lo: U64, hi: I64) -> F64:
@@ -140,8 +211,39 @@ def control_shift(c: F32, q_ci: I64, out: F32 | None = None) -> F32:
 def sum_of_squares(v: F32 | F64) -> float:
     """Return the float64 sum of squares of float32 or float64 values, in one fixed order."""
     _checks.array("v", v, np.float32, np.float64)
-    kind = "f32" if v.dtype == np.float32 else "f64"
-    return float(active().bind(f"sum_of_squares_{kind}", (v,))())
+    return sum_of_squares_of(v)()
+
+
+def sum_of_squares_of(v: F32 | F64) -> Callable[[], float]:
+    """Bind ``sum_of_squares`` to an array that has been checked."""
+    computes = active()
+    if v.dtype == np.float64:
+        return computes.bind("sum_of_squares_f64", (v,))
+    whole = computes.bind("sum_of_squares_f32", (v,))
+    if v.size < _threads.SHORTEST:
+        return whole
+    # In pieces: whole blocks of 1024 by any thread; then, as in one piece, added in their order,
+    # after them the block that is not whole, and the last n % 8 elements one by one.
+    sums = np.empty(v.size // _BLOCK)
+    end, last = sums.size * _BLOCK, v.size - v.size % 8
+    part = computes.bind("sum_of_squares_f32", (v[end:last],))
+
+    def piece(start: int, stop: int) -> Callable[[], None]:
+        arrays = sums[start:stop], v[start * _BLOCK : stop * _BLOCK]
+        return computes.bind("squares_of_blocks", arrays)
+
+    def in_order() -> float:
+        blocks()
+        total = float(np.add.accumulate(sums)[-1]) + float(part())
+        for value in v[last:].tolist():
+            total += value * value
+        return total
+
+    blocks = _threads.in_pieces(
+        piece(0, sums.size),
+        lambda count: [piece(*ends) for ends in pairwise(_threads.cuts(sums.size, 8, count))],
+    )
+    return lambda: float(whole()) if _threads.threads() == 1 else in_order()
 
 
 def norm(v: F32 | F64) -> float:

@@ -4,6 +4,8 @@ Numba takes mixed signed and unsigned operands, and products of two uint32, to
 wider types: every integer below is cast back where that would happen.
 """
 
+# ruff: noqa: PLR0917 - a kernel takes its arguments by position, in C too
+
 from __future__ import annotations
 
 import numpy as np
@@ -23,6 +25,7 @@ __all__ = [
     "limbs_to_float64",
     "off_grid",
     "signed_digest",
+    "squares_of_blocks",
     "sum_of_squares",
     "to_grid",
 ]
@@ -192,28 +195,36 @@ def control_shift(d: F32, c: F32, q_ci: I64) -> None:
         d[i] = np.float32(np.float64(c[i]) - np.float64(q_ci[i]) * FROM_GRID)
 
 
+@inlined
+def _block_of_squares(v: F32 | F64, start: int, stop: int) -> float:
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+    for i in range(start, stop, 8):
+        s0 += np.float64(v[i]) * np.float64(v[i])
+        s1 += np.float64(v[i + 1]) * np.float64(v[i + 1])
+        s2 += np.float64(v[i + 2]) * np.float64(v[i + 2])
+        s3 += np.float64(v[i + 3]) * np.float64(v[i + 3])
+        s4 += np.float64(v[i + 4]) * np.float64(v[i + 4])
+        s5 += np.float64(v[i + 5]) * np.float64(v[i + 5])
+        s6 += np.float64(v[i + 6]) * np.float64(v[i + 6])
+        s7 += np.float64(v[i + 7]) * np.float64(v[i + 7])
+    return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
+
+
 @jit
 def sum_of_squares(v: F32 | F64) -> float:
     whole = v.size & -8
     total = 0.0
-    start = 0
-    while start < whole:
-        stop = min(start + BLOCK, whole)
-        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
-        for i in range(start, stop, 8):
-            s0 += np.float64(v[i]) * np.float64(v[i])
-            s1 += np.float64(v[i + 1]) * np.float64(v[i + 1])
-            s2 += np.float64(v[i + 2]) * np.float64(v[i + 2])
-            s3 += np.float64(v[i + 3]) * np.float64(v[i + 3])
-            s4 += np.float64(v[i + 4]) * np.float64(v[i + 4])
-            s5 += np.float64(v[i + 5]) * np.float64(v[i + 5])
-            s6 += np.float64(v[i + 6]) * np.float64(v[i + 6])
-            s7 += np.float64(v[i + 7]) * np.float64(v[i + 7])
-        total += ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
-        start = stop
+    for start in range(0, whole, BLOCK):
+        total += _block_of_squares(v, start, min(start + BLOCK, whole))
     for i in range(whole, v.size):
         total += np.float64(v[i]) * np.float64(v[i])
     return total
+
+
+@jit
+def squares_of_blocks(sums: F64, v: F32) -> None:
+    for block in range(sums.size):
+        sums[block] = _block_of_squares(v, block * BLOCK, (block + 1) * BLOCK)
 
 
 @jit

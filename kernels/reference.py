@@ -5,6 +5,8 @@ written out in their order, so that no library's summation decides it.
 Signatures are those of ``table.KERNELS``; arrays of length n are [n].
 """
 
+# ruff: noqa: PLR0917 - a kernel takes its arguments by position, in C too
+
 from __future__ import annotations
 
 import numpy as np
@@ -19,6 +21,22 @@ from kellet.kernels.reference_rows import (
     int8_sgd_step,
     quantise,
     quantise_stochastic,
+)
+from kellet.kernels.reference_steps import (
+    prox_momentum_step,
+    prox_step,
+    prox_step_full,
+    prox_step_implicit,
+    prox_step_implicit_full,
+    scaffold_momentum_step,
+    scaffold_step,
+    scaffold_step_full,
+    scaffold_step_shift,
+    scaffold_step_shift_full,
+    scale,
+    sgd_momentum_step,
+    sgd_step,
+    sgd_step_full,
 )
 from kellet.kernels.table import GRID_BITS, GRID_LIMIT
 
@@ -38,14 +56,24 @@ __all__ = [
     "int8_sgd_step",
     "limbs_to_float64",
     "off_grid",
+    "prox_momentum_step",
     "prox_step",
+    "prox_step_full",
     "prox_step_implicit",
+    "prox_step_implicit_full",
     "quantise",
     "quantise_stochastic",
+    "scaffold_momentum_step",
     "scaffold_step",
+    "scaffold_step_full",
     "scaffold_step_shift",
+    "scaffold_step_shift_full",
+    "scale",
+    "sgd_momentum_step",
     "sgd_step",
+    "sgd_step_full",
     "signed_digest",
+    "squares_of_blocks",
     "subtract_modular",
     "sum_of_squares",
     "to_grid",
@@ -61,32 +89,6 @@ U64 = NDArray[np.uint64]
 
 LANES = 8
 BLOCK = 1024
-
-
-def sgd_step(y: F32, g: F32, lr: np.float32) -> None:
-    """``y -= lr*g``."""
-    y -= lr * g
-
-
-def prox_step(y: F32, g: F32, x: F32, lr: np.float32, mu: np.float32) -> None:
-    """``y -= lr*(g + mu*(y - x))``."""
-    y -= lr * (g + mu * (y - x))
-
-
-def prox_step_implicit(y: F32, g: F32, x: F32, lr: np.float32, mu: np.float32) -> None:
-    """``y = ((y - lr*g) + (lr*mu)*x) / (1 + lr*mu)``."""
-    pull = lr * mu
-    y[:] = ((y - lr * g) + pull * x) / (np.float32(1) + pull)
-
-
-def scaffold_step(y: F32, g: F32, c_i: F32, c: F32, lr: np.float32) -> None:
-    """``y -= lr*((g - c_i) + c)``."""
-    y -= lr * ((g - c_i) + c)
-
-
-def scaffold_step_shift(y: F32, g: F32, d: F32, lr: np.float32) -> None:
-    """``y -= lr*(g + d)``."""
-    y -= lr * (g + d)
 
 
 def off_grid(v: F32 | F64) -> int:
@@ -213,6 +215,12 @@ def sum_of_squares(v: F32 | F64) -> float:
     for part in squares[whole:].tolist():
         total += part
     return total
+
+
+def squares_of_blocks(sums: F64, v: F32) -> None:
+    """The sum of squares of each whole block of 1024, as ``sum_of_squares`` adds it."""
+    for i in range(sums.size):
+        sums[i] = sum_of_squares(v[i * BLOCK : (i + 1) * BLOCK])
 
 
 def signed_digest(q: I64, seed: np.uint32) -> int:

@@ -3,6 +3,8 @@
 Rows of one segment are of one length, and are computed together as a matrix.
 """
 
+# ruff: noqa: PLR0917 - a kernel takes its arguments by position, in C too
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -35,15 +37,16 @@ OFFSET = np.float32((1 << 23) + (128 << 15))
 LIMIT = np.float32(127)
 
 
-def uniforms(n: int, first: int, seed: np.uint32) -> U32:
+def uniforms(n: int, first: int | np.uint32, seed: np.uint32) -> U32:
     """The 16-bit uniforms of n elements: the upper half of the hash of (seed, first + j)."""
-    h = (np.arange(n, dtype=np.uint32) + np.uint32(first)) * np.uint32(INDEX_FACTOR) ^ seed
+    h: U32 = (np.arange(n, dtype=np.uint32) + np.uint32(first)) * np.uint32(INDEX_FACTOR) ^ seed
     h ^= h >> 16
     h *= np.uint32(MIX_FACTOR_1)
     h ^= h >> 15
     h *= np.uint32(MIX_FACTOR_2)
     h ^= h >> 16
-    return h >> 16
+    h >>= 16
+    return h
 
 
 def segments_of(layout: I64, segments: np.int64) -> Iterator[tuple[slice, slice, tuple[int, int]]]:
@@ -56,7 +59,7 @@ def segments_of(layout: I64, segments: np.int64) -> Iterator[tuple[slice, slice,
         start += rows * length
 
 
-def fixed(v: F32) -> F32:
+def fixed(v: Any) -> Any:
     """``2**23 + (v + 128)*2**15``: for v in [-128, 128) the mantissa is v with 15 bits of fraction.
 
     The sum rounds, ties to even, and its exponent never changes.
@@ -78,7 +81,8 @@ def magnitude(v: F32) -> NDArray[np.int32]:
 
 def select(condition: NDArray[np.bool_], this: Any, other: Any) -> F32:
     """Clamp as the kernels do, by one comparison, so that NaN takes the bound."""
-    return np.where(condition, this, other).astype(np.float32)
+    chosen: F32 = np.where(condition, this, other).astype(np.float32)
+    return chosen
 
 
 def clamped(v: F32) -> F32:
@@ -154,7 +158,8 @@ def _step(
         wanted = scale * top.view(np.float32) * np.float32(REFIT)
         wanted = select(wanted > SMALLEST_SCALE, wanted, SMALLEST_SCALE)
         wanted = np.where(top == 0, scale, wanted)
-        refits = ~keeps & ((top == 0) | (np.isfinite(top.view(np.float32)) & (wanted <= LARGEST_SCALE)))
+        holds = np.isfinite(top.view(np.float32)) & (wanted <= LARGEST_SCALE)
+        refits = ~keeps & (holds | (top == 0))
         refitted = fixed(clamped(v * (scale / wanted)))
         u = uniforms(old.size, first + np.uint32(elements.start), seed).reshape(shape)
         new = stochastic(np.where(keeps, kept, refitted), u)

@@ -11,6 +11,8 @@ converted to an integer, and eight lanes take some twenty instructions.
 Unsigned positions spare the vectoriser Python's negative indices.
 """
 
+# ruff: noqa: PLR0917 - a kernel takes its arguments by position, in C too
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -58,7 +60,7 @@ MIX_2 = np.uint32(MIX_FACTOR_2)
 @inlined
 def _fixed(q: np.int8) -> np.float32:
     """Return the fixed-exponent float of a weight."""
-    return np.int32(np.int32(q) * STEP_BITS + ZERO_BITS).view(np.float32)  # type: ignore[return-value]
+    return np.int32(np.int32(q) * STEP_BITS + ZERO_BITS).view(np.float32)
 
 
 @inlined
@@ -74,7 +76,7 @@ def rounded(bits: np.int32, counter: np.uint32, seed: np.uint32) -> np.int8:
 
 
 @inlined
-def _in_range(low: np.int32, high: np.int32) -> bool:
+def _in_range(low: np.int32, high: np.int32) -> np.bool:
     """Whether a row whose extremes have these bits keeps its scale. NaN is outside on either side.
 
     Bits of floats of one sign are ordered as the floats are, and a negative one's are negative.

@@ -46,11 +46,20 @@ class Kernel(NamedTuple):
 
 
 KERNELS = {
-    "sgd_step": Kernel("sgd_step", ("f4", "f4"), 1, ("f4",)),
-    "prox_step": Kernel("prox_step", ("f4", "f4", "f4"), 1, ("f4", "f4")),
-    "prox_step_implicit": Kernel("prox_step_implicit", ("f4", "f4", "f4"), 1, ("f4", "f4")),
-    "scaffold_step": Kernel("scaffold_step", ("f4", "f4", "f4", "f4"), 1, ("f4",)),
-    "scaffold_step_shift": Kernel("scaffold_step_shift", ("f4", "f4", "f4"), 1, ("f4",)),
+    "sgd_step": Kernel("sgd_step", ("f4",) * 2, 1, ("f4",)),
+    "prox_step": Kernel("prox_step", ("f4",) * 3, 1, ("f4",) * 2),
+    "prox_step_implicit": Kernel("prox_step_implicit", ("f4",) * 3, 1, ("f4",) * 2),
+    "scaffold_step": Kernel("scaffold_step", ("f4",) * 4, 1, ("f4",)),
+    "scaffold_step_shift": Kernel("scaffold_step_shift", ("f4",) * 3, 1, ("f4",)),
+    "sgd_step_full": Kernel("sgd_step_full", ("f4",) * 2, 1, ("f4",) * 3),
+    "prox_step_full": Kernel("prox_step_full", ("f4",) * 3, 1, ("f4",) * 4),
+    "prox_step_implicit_full": Kernel("prox_step_implicit_full", ("f4",) * 3, 1, ("f4",) * 4),
+    "scaffold_step_full": Kernel("scaffold_step_full", ("f4",) * 4, 1, ("f4",) * 3),
+    "scaffold_step_shift_full": Kernel("scaffold_step_shift_full", ("f4",) * 3, 1, ("f4",) * 3),
+    "sgd_momentum_step": Kernel("sgd_momentum_step", ("f4",) * 3, 2, ("f4",) * 4),
+    "prox_momentum_step": Kernel("prox_momentum_step", ("f4",) * 4, 2, ("f4",) * 5),
+    "scaffold_momentum_step": Kernel("scaffold_momentum_step", ("f4",) * 4, 2, ("f4",) * 4),
+    "scale": Kernel("scale", ("f4",), 1, ("f4",)),
     "int8_sgd_step": Kernel(
         "int8_sgd_step",
         ("i1", "f4", "i1", "f4", "i8"),
@@ -135,5 +144,6 @@ KERNELS = {
     "control_shift": Kernel("control_shift", ("f4", "f4", "i8"), 1),
     "sum_of_squares_f32": Kernel("sum_of_squares", ("f4",), 0, (), "f8"),
     "sum_of_squares_f64": Kernel("sum_of_squares", ("f8",), 0, (), "f8"),
+    "squares_of_blocks": Kernel("squares_of_blocks", ("f8", "f4"), 1, lengths=("n", "1024*n")),
     "signed_digest": Kernel("signed_digest", ("i8",), 0, ("u4",), "u8"),
 }

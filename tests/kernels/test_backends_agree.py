@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.kernel_inputs import arguments, run, same_bits
+from support.kernel_inputs import arguments, parameters, run, same_bits, sizes
 
 from kellet.kernels import _library
 from kellet.kernels._backend import Backend, NumPyBackend
@@ -24,7 +24,7 @@ from kellet.kernels.table import KERNELS
 
 LENGTHS = (0, 1, 7, 8, 9, 1000, 1031, 4097)
 # Also what an (emulated) Raspberry Pi 4 gives.
-GOLDEN = "f55f52c11878d662a08f1060fca4998e50f448c0c796cc848c149ef133d82494"
+GOLDEN = "93fcfea7edf0d76f8a78e6e1728bba823ded289462725a22d9c28c90cc4ee33c"
 REFERENCE, NUMBA, COMPILED = NumPyBackend(), NumbaBackend(), CompiledBackend()
 
 
@@ -81,25 +81,37 @@ def test_level_is_what_the_system_reports() -> None:
     assert ctypes.CDLL(str(_library.library_path())).kellet_level() == wanted
 
 
-def portable_arguments(kernel: str, n: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def portable_arguments(kernel: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Inputs that are the same on every machine: from a hash, through exact arithmetic alone."""
     signature = KERNELS[kernel]
+    names = parameters(kernel)
+    layout = np.array([3, 64, 20, 100, 1, 307, 1, 1], np.int64)  # 2500 elements
+    lengths = sizes(kernel, 2500, layout)
     arrays = []
-    for position, kind in enumerate(signature.arrays):
-        raw = hashlib.shake_256(f"{kernel} {position}".encode()).digest(8 * n)
+    for name, kind, size in zip(
+        names, signature.arrays, signature.lengths or ["n"] * len(signature.arrays), strict=False
+    ):
+        raw = hashlib.shake_256(f"{kernel} {name}".encode()).digest(8 * lengths[size])
         integers = np.frombuffer(raw, "<u8" if kind == "u8" else "<i8").copy()
         # 24 bits below 8.0 are exact in float32.
-        arrays.append((integers >> 40) * 2.0**-20 if kind[0] == "f" else integers)
-        arrays[-1] = arrays[-1].astype(kind)
+        values = (integers >> 40) * 2.0**-20 if kind[0] == "f" else integers
+        if name.endswith("scales"):
+            values = np.abs(values) + 2.0**-10
+        if name in ("layout", "counts"):
+            values = layout if name == "layout" else np.zeros(lengths[size])
+        arrays.append(values.astype(kind))
     scalars = {"f4": 0.1, "f8": 0.7, "i8": 12345, "u4": 0xCAFE}
-    return tuple(arrays), tuple(scalars[kind] for kind in signature.scalars)
+    return tuple(arrays), tuple(
+        lengths.get(name, scalars[kind])
+        for name, kind in zip(names[len(arrays) :], signature.scalars, strict=True)
+    )
 
 
 @pytest.mark.parametrize("backend", [REFERENCE, NUMBA, COMPILED], ids=lambda b: b.name)
 def test_results_are_the_same_on_every_machine(backend: Backend) -> None:
     digest = hashlib.sha256()
     for kernel in KERNELS:
-        result, after = run(backend, kernel, *portable_arguments(kernel, 2500))
+        result, after = run(backend, kernel, *portable_arguments(kernel))
         digest.update(f"{kernel} {result!r}\n".encode())
         for array in after:
             digest.update(array.tobytes())
@@ -108,7 +120,7 @@ def test_results_are_the_same_on_every_machine(backend: Backend) -> None:
 
 PLAIN_PYTHON = """
 import numpy as np
-from support.kernel_inputs import arguments, run, same_bits
+from support.kernel_inputs import arguments, parameters, run, same_bits, sizes
 from kellet.kernels import step
 from kellet.kernels._backend import NumPyBackend
 from kellet.kernels._numba import NumbaBackend
