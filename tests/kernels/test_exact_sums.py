@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.kernel_inputs import BACKENDS
 
 from kellet import kernels
 from kellet.kernels.hash import mix, seed32
@@ -17,13 +16,7 @@ LIMIT = 2.0**14
 INSIDE = float(np.nextafter(LIMIT, 0))
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
-
-@pytest.fixture(params=BACKENDS, autouse=True)
-def each_backend(request: pytest.FixtureRequest) -> Any:
-    before = kernels.backend()
-    kernels.use_backend(request.param)
-    yield request.param
-    kernels.use_backend(before)
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 
 def f32(*values: float) -> Any:

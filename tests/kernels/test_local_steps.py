@@ -8,21 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.kernel_inputs import BACKENDS, random_bits, same_bits
+from support.kernel_inputs import random_bits, same_bits
 
 from kellet import kernels
+
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 
 def f32(*values: float) -> Any:
     return np.array(values, np.float32)
-
-
-@pytest.fixture(params=BACKENDS, autouse=True)
-def each_backend(request: pytest.FixtureRequest) -> Any:
-    before = kernels.backend()
-    kernels.use_backend(request.param)
-    yield request.param
-    kernels.use_backend(before)
 
 
 def path(step: Callable[..., None], y: Any, *scalars: float) -> list[float]:

@@ -1,0 +1,314 @@
+"""The steps on int8 rows: worked by hand, their scales, their rounding, and what is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.kernel_inputs import random_layout
+
+from kellet import kernels
+from kellet.kernels import Int8Rows
+from kellet.kernels.hash import INDEX_FACTOR, mix, seed32
+
+pytestmark = pytest.mark.usefixtures("each_backend")
+
+LEAST = 2.0**-40
+
+
+def f32(*values: float) -> Any:
+    return np.array(values, np.float32)
+
+
+def rows(values: Any, scales: Any, layout: Any = None) -> Int8Rows:
+    """Return int8 rows, by default one of all values."""
+    q = np.array(values, np.int8)
+    pairs = [1, q.size] if layout is None else layout
+    return Int8Rows(q, np.array(scales, np.float32, ndmin=1), np.array(pairs, np.int64))
+
+
+def step(y: Int8Rows, g: Any, lr: float = 0.5, *, seed: int = 1, count: int = 0) -> int:
+    return kernels.sgd_step_int8(y, g, lr, seed=seed, step=count)
+
+
+# By hand: lr 1/2 and scale 1/2 make one unit of gradient one unit of weight.
+
+
+def test_sgd_takes_whole_units_exactly() -> None:
+    for seed in range(20):
+        y = rows([100, 50, -25, 0], 0.5)
+        assert step(y, f32(1, -2, 3, 4), seed=seed) == 0
+        assert y.values.tolist() == [99, 52, -28, -4]
+        assert y.scales == 0.5
+
+
+def test_the_shift_is_added_to_the_gradient() -> None:
+    y, d = rows([100, 50, -25, 0], 0.5), rows([3, 0, -1, 10], 2.0)
+    assert kernels.scaffold_step_int8(y, f32(1, -2, 3, 4), d, 0.5, seed=7, step=3) == 0
+    assert y.values.tolist() == [100 - 7, 52, -26, -24]
+
+
+def test_prox_pulls_to_the_anchor() -> None:
+    # y - x is 0, 4, -10 and 2; half of it joins the gradient.
+    y, x = rows([100, 50, -20, 4], 0.5), rows([50, 21, 0, 0], 1.0)
+    assert kernels.prox_step_int8(y, f32(1, 0, 3, 0), x, 0.5, 0.5, seed=7, step=3) == 0
+    assert y.values.tolist() == [99, 48, -18, 3]
+
+
+def test_each_row_has_its_own_scale() -> None:
+    y = rows([100, 0, 100, 0], [0.5, 1.0], [2, 2])
+    assert step(y, f32(2, 2, 2, 2)) == 0
+    assert y.values.tolist() == [98, -2, 99, -1]
+
+
+def test_mu_zero_is_sgd_to_the_bit() -> None:
+    rng = np.random.default_rng(3)
+    layout = kernels.block_layout(1000)
+    start = kernels.quantise(rng.standard_normal(1000).astype(np.float32), layout)
+    g = rng.standard_normal(1000).astype(np.float32)
+    plain, pulled, anchor = start.copy(), start.copy(), start.copy()
+    kernels.sgd_step_int8(plain, g, 0.01, seed=5, step=2)
+    kernels.prox_step_int8(pulled, g, anchor, 0.01, 1e-60, seed=5, step=2)
+    assert plain.values.tobytes() == pulled.values.tobytes()
+    assert plain.scales.tobytes() == pulled.scales.tobytes()
+
+
+# Rounding
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
+def test_rounding_is_by_the_hash_of_seed_step_and_index(seed: int, count: int) -> None:
+    fractions = np.arange(64) / 64
+    y = rows([100, *[0] * 63], 0.5)
+    step(y, -fractions.astype(np.float32), seed=seed, count=count)
+    for i, fraction in enumerate(fractions):
+        uniform = mix(i * INDEX_FACTOR % 2**32 ^ seed32(seed, count)) >> 16
+        assert y.values[i] == (100 if i == 0 else 0) + (fraction + uniform / 2**16 >= 1)
+
+
+def test_rounding_is_unbiased() -> None:
+    n = 1 << 16
+    for v in (60.3, -60.3, 99.99, 57.5, -126.0001):
+        y = rows(np.full(n, int(v)), [1.0] * (n // 64), [n // 64, 64])
+        step(y, np.full(n, int(v) - v, np.float32), lr=1.0, seed=11)
+        part = abs(v - int(v))
+        deviation = np.sqrt(part * (1 - part) / n)
+        assert abs(y.values.mean() - v) < 4 * deviation + 2.0**-15
+        assert set(np.unique(y.values)) <= {int(np.floor(v)), int(np.ceil(v))}
+
+
+def test_steps_are_rounded_independently() -> None:
+    n = 1 << 16
+    drawn = []
+    for seed, count in ((1, 0), (1, 1), (2, 0)):
+        y = rows(np.full(n, 60), [1.0], [1, n])
+        step(y, np.full(n, -0.5, np.float32), lr=1.0, seed=seed, count=count)
+        drawn.append(y.values - 60.5)
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert abs(np.mean(drawn[a] * drawn[b])) < 4 * 0.25 / np.sqrt(n)
+    for lag in (1, 2, 64):
+        assert abs(np.mean(drawn[0][lag:] * drawn[0][:-lag])) < 4 * 0.25 / np.sqrt(n)
+
+
+def test_small_updates_arrive_in_the_mean() -> None:
+    n = 4096
+    y = rows(np.full(n, 100), [1.0], [1, n])
+    g = np.full(n, 0.01, np.float32)  # nearest rounding would never move
+    for count in range(300):
+        step(y, g, lr=1.0, seed=5, count=count)
+    assert y.scales == 1
+    assert y.values.mean() == pytest.approx(97, abs=4 * np.sqrt(3 / n))
+
+
+@given(n=st.integers(1, 400), seed=st.integers(0, 2**32), lr=st.floats(0, 1e6, width=32))
+def test_weights_without_a_gradient_do_not_move(n: int, seed: int, lr: float) -> None:
+    rng = np.random.default_rng(seed)
+    layout = random_layout(n, rng)
+    v = (rng.standard_normal(n) * 10.0 ** rng.uniform(-5, 5)).astype(np.float32)
+    y = kernels.quantise(v, layout)
+    before = y.copy()
+    assert step(y, np.zeros(n, np.float32), lr, seed=seed) == 0
+    assert y.values.tobytes() == before.values.tobytes()
+    assert y.scales.tobytes() == before.scales.tobytes()
+
+
+# Scales
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("top", "keeps"), [(57, True), (127, True), (56, False), (128, False)])
+def test_a_scale_stays_while_the_row_is_in_range(top: int, keeps: bool, sign: int) -> None:
+    y = rows([sign * 100, 0, sign * 10], 0.5)
+    step(y, f32(sign * (100 - top), 0, 0))
+    if keeps:
+        assert y.scales == 0.5
+        assert y.values.tolist() == [sign * top, 0, sign * 10]
+    else:
+        assert y.scales[0] == pytest.approx(0.5 * top * 1.08 / 127)
+        assert abs(int(y.values[0])) in (117, 118)
+        assert abs(int(y.values[2])) - 10 * 127 / 1.08 / top == pytest.approx(0, abs=1)
+
+
+def test_a_row_of_zeros_stays_one_and_can_leave() -> None:
+    y = rows([0, 0], 0.25)
+    assert step(y, f32(0, 0)) == 0
+    assert (y.values.tolist(), y.scales.tolist()) == ([0, 0], [0.25])
+    assert step(y, f32(1, -0.5)) == 0
+    assert y.values[0] in (-117, -118)
+    assert y.values[1] in (58, 59)
+    assert kernels.dequantise(y)[0] == pytest.approx(-0.5, rel=0.01)
+
+
+def test_a_row_that_comes_to_zeros_keeps_its_scale() -> None:
+    y = rows([100, -4], 0.5)
+    assert step(y, f32(100, -4)) == 0
+    assert (y.values.tolist(), y.scales.tolist()) == ([0, 0], [0.5])
+
+
+def test_one_element_rows() -> None:
+    y = rows([100, -100, 1], [1.0, 2.0, 3.0], [3, 1])
+    assert step(y, f32(1, -4, 0), lr=1.0) == 0
+    assert y.values[:2].tolist() == [99, -98]
+    assert abs(int(y.values[2])) in (117, 118)  # 1 was below the range
+    assert kernels.dequantise(y)[2] == pytest.approx(3, rel=0.01)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 3e38])
+def test_a_row_that_cannot_be_held_is_left_and_counted(bad: float) -> None:
+    for position in range(3):
+        y = rows([100, 50, -25] * 3, [0.5, 0.5, 0.5], [3, 3])
+        g = f32(*[1.0] * 9)
+        g[3 + position] = bad
+        assert step(y, g, lr=1e3 if bad == 3e38 else 0.5) == 1
+        assert y.values[3:6].tolist() == [100, 50, -25]
+        assert y.scales[1] == 0.5
+        assert y.values[:3].tolist() != [100, 50, -25]
+        assert y.values[6:].tolist() != [100, 50, -25]
+
+
+def test_rates_that_explode_leave_finite_weights() -> None:
+    rng = np.random.default_rng(0)
+    y = kernels.quantise(rng.standard_normal(640).astype(np.float32), kernels.block_layout(640))
+    left = 0
+    for count in range(60):
+        g = kernels.dequantise(y) * np.float32(50)
+        left = step(y, g, lr=1.0, count=count)
+        assert np.isfinite(kernels.dequantise(y)).all()
+        assert (y.scales <= 2.0**80).all()
+    assert left == 10
+
+
+def test_rows_that_vanish_stay_above_the_least_scale() -> None:
+    y = rows([100, 50], LEAST)
+    assert step(y, f32(99 * LEAST, 0), lr=1.0) == 0
+    assert y.scales == np.float32(LEAST)
+    assert y.values.tolist() == [1, 50]
+    denormal = f32(1e-45, -1e-45)
+    assert step(rows([100, 50], LEAST), denormal) == 0
+
+
+@settings(deadline=None)
+@given(n=st.integers(1, 300), seed=st.integers(0, 2**32))
+def test_weights_stay_within_a_unit_of_the_exact_step(n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    layout = random_layout(n, rng)
+    v, g, d = (rng.standard_normal(n).astype(np.float32) for _ in range(3))
+    y, shift = kernels.quantise(v, layout), kernels.quantise(d, layout)
+    start, q_d = kernels.dequantise(y), kernels.dequantise(shift)
+    lr = float(10.0 ** rng.uniform(-4, 1))
+    assert kernels.scaffold_step_int8(y, g, shift, lr, seed=seed, step=1) == 0
+    exact = start - lr * (g.astype(np.float64) + q_d)
+    unit = np.repeat(y.scales, np.repeat(layout[1::2], layout[::2]))
+    assert (np.abs(kernels.dequantise(y) - exact) <= unit * 1.001).all()
+
+
+# What is refused
+
+
+def usual() -> tuple[Int8Rows, Any, Int8Rows]:
+    return rows([100, 50, -25, 0], 0.5), f32(1, 2, 3, 4), rows([1, 2, 3, 4], 0.5)
+
+
+@pytest.mark.parametrize("name", ["sgd_step_int8", "prox_step_int8", "scaffold_step_int8"])
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (lambda g: g.astype(np.float64), TypeError),
+        (lambda g: g.tolist(), TypeError),
+        (lambda g: g[:-1], ValueError),
+        (lambda g: np.repeat(g, 2)[::2], ValueError),
+        (lambda g: g.reshape(2, 2), ValueError),
+    ],
+)
+def test_wrong_gradients_are_refused(name: Any, spoil: Callable[[Any], Any], error: type) -> None:
+    y, g, other = usual()
+    others = () if name == "sgd_step_int8" else (other,)
+    with pytest.raises(error):
+        kernels.bind(name, y, spoil(g), *others, seed=1)
+    assert y.values.tolist() == [100, 50, -25, 0]
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf"), 1e-20, 1e30])
+def test_wrong_scales_are_refused(scale: float) -> None:
+    with pytest.raises(ValueError, match=r"scales\[0\]"):
+        rows([1, 2], scale)
+    y, g, other = usual()
+    other.scales[0] = scale  # after it was checked
+    with pytest.raises(ValueError, match=r"x\.scales\[0\]"):
+        kernels.prox_step_int8(y, g, other, 0.1, 0.1, seed=1, step=0)
+    assert y.values.tolist() == [100, 50, -25, 0]
+
+
+@pytest.mark.parametrize(
+    "layout", [[1, 3], [2, 2], [1, 4, 1, 0], [1, 4, 0, 5], [1, 4, 1], [-1, -4], []]
+)
+def test_layouts_that_do_not_cover_the_vector_are_refused(layout: list[int]) -> None:
+    with pytest.raises(ValueError, match="layout"):
+        rows([1, 2, 3, 4], 0.5, layout)
+
+
+def test_overlap_read_only_and_other_layouts_are_refused() -> None:
+    y, g, other = usual()
+    with pytest.raises(ValueError, match="overlap"):
+        kernels.prox_step_int8(y, g, y, 0.1, 0.1, seed=1, step=0)
+    with pytest.raises(ValueError, match="y's layout"):
+        kernels.prox_step_int8(
+            y, g, rows([1, 2, 3, 4], [1.0, 1.0], [2, 2]), 0.1, 0.1, seed=1, step=0
+        )
+    with pytest.raises(TypeError, match="x must be Int8Rows"):
+        kernels.prox_step_int8(y, g, g, 0.1, 0.1, seed=1, step=0)  # type: ignore[arg-type]
+    y.values.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        kernels.sgd_step_int8(y, g, 0.1, seed=1, step=0)
+    assert other.values.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("lr", "mu", "seed", "count"),
+    [
+        (float("nan"), 0.1, 1, 0),
+        (-0.1, 0.1, 1, 0),
+        (0.1, float("inf"), 1, 0),
+        (0.1, 0.1, -1, 0),
+        (0.1, 0.1, 2**64, 0),
+        (0.1, 0.1, 1, -1),
+        (0.1, 0.1, 1, 2**32),
+    ],
+)
+def test_wrong_numbers_are_refused(lr: float, mu: float, seed: int, count: int) -> None:
+    y, g, x = usual()
+    with pytest.raises(ValueError):
+        kernels.prox_step_int8(y, g, x, lr, mu, seed=seed, step=count)
+    assert y.values.tolist() == [100, 50, -25, 0]
+
+
+def test_bind_says_what_a_step_takes() -> None:
+    y, g, x = usual()
+    with pytest.raises(TypeError, match="needs a seed"):
+        kernels.bind("sgd_step_int8", y, g)
+    with pytest.raises(TypeError, match="y, g, x"):
+        kernels.bind("prox_step_int8", y, g, seed=1)
+    with pytest.raises(ValueError, match="weight_decay"):
+        kernels.bind("prox_step_int8", y, g, x, seed=1, weight_decay=0.1)
