@@ -134,6 +134,7 @@ def main() -> int:
     parser.add_argument("--target", choices=sorted(TARGETS), default=platform.machine())
     parser.add_argument("--cpu", default=ANY, help="the processor to tune for, as LLVM calls it")
     parser.add_argument("--out", type=Path, help="the file to write, by default in the package")
+    parser.add_argument("--header", type=Path, help="write the C header of this target here")
     options = parser.parse_args()
     target = TARGETS[options.target]
     out = options.out or _library.library_path(options.target)
@@ -144,6 +145,10 @@ def main() -> int:
         parser.error(f"--cpu for {options.target} must be one of {', '.join(target.tunings)}")
     objects = compile_objects(options.target, options.cpu)
     link(objects.contents, options.target, out)
+    if options.header:
+        from kellet.kernels.header import c_header
+
+        options.header.write_text(c_header(options.target, objects.kernels), encoding="ascii")
     left_out = [kernel for kernel in KERNELS if kernel not in objects.kernels]
     if left_out:
         print(f"left out, as they compute in double precision: {', '.join(left_out)}")

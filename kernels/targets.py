@@ -43,7 +43,7 @@ class Target(NamedTuple):
         return (usual,) if usual == ".o" or len(self.builds) > 1 else (usual, ".o")
 
 
-_ARM64 = (ANY, "cortex-a53", "cortex-a55", "cortex-a72", "cortex-a76")
+_ARM64 = (ANY, "cortex-a53", "cortex-a72", "cortex-a76")
 
 TARGETS = {
     "x86_64": Target(

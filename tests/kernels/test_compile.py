@@ -10,6 +10,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from numba.core import codegen
+from support.foreign import objects as compiled
 
 from kellet.kernels import _library, _symbols, compile
 from kellet.kernels._link import link
@@ -22,7 +23,7 @@ FUSED = re.compile(r"\bv?fn?m(?:add|sub|la|ls)\w*|\bvfn?m[as]\b")
 
 @pytest.fixture(scope="module")
 def objects() -> dict[str, list[bytes]]:
-    return {name: compile.compile_objects(name).contents for name in _library.MACHINES}
+    return {name: compiled(name, "generic").contents for name in _library.MACHINES}
 
 
 def test_nothing_is_undefined(objects: dict[str, list[bytes]]) -> None:

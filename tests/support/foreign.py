@@ -1,0 +1,239 @@
+"""Running a target's kernels where Python does not: a C program under an emulator, or Node.
+
+A batch of calls is one run of bytes, little-endian and in steps of 8: a word
+for the x86-64 level, then for each call the kernel's number, n, a word a
+scalar, a word for the result, and for each array its length in bytes and its
+elements. The program computes in place and gives all bytes back.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from support.kernel_inputs import arguments, clear_room, run, same_bits
+
+from kellet.kernels._backend import NumPyBackend
+from kellet.kernels.compile import compile_objects
+from kellet.kernels.header import c_header, c_type
+from kellet.kernels.table import KERNELS
+from kellet.kernels.targets import ANY
+
+__all__ = [
+    "Call",
+    "answer",
+    "build_runner",
+    "calls",
+    "check",
+    "in_node",
+    "level_of",
+    "objects",
+    "pack",
+    "tool",
+]
+
+objects = cache(compile_objects)  # several tests want the same ones
+_REFERENCE = NumPyBackend()
+_ROOM = 1 << 26
+
+
+class Call(NamedTuple):
+    """One call of a kernel, and what the reference makes of it."""
+
+    kernel: str
+    arrays: tuple[Any, ...]
+    scalars: tuple[Any, ...]
+    result: Any
+    after: tuple[Any, ...]
+
+
+def calls(kernels: Iterable[str], lengths: Iterable[int], seeds: Iterable[int]) -> list[Call]:
+    """Return calls with inputs of every sort, and their answers."""
+    made = []
+    for kernel in kernels:
+        for n in lengths:
+            for seed in seeds:
+                for finite in (True, False):
+                    arrays, scalars = arguments(kernel, n, seed, finite=finite)
+                    made.append(
+                        Call(kernel, arrays, scalars, *run(_REFERENCE, kernel, arrays, scalars))
+                    )
+    return made
+
+
+def tool(name: str) -> str:
+    """Return the path of an emulator or engine, or skip the test where it is not installed."""
+    found = shutil.which(name)
+    if not found:
+        package = "nodejs" if name == "node" else "qemu-user-static"
+        pytest.skip(f"{name} is not installed (Debian: apt-get install {package})")
+    return found
+
+
+def _word(kind: str, value: Any) -> bytes:
+    return np.asarray(value, kind or "i8").tobytes().ljust(8, b"\0")
+
+
+def pack(batch: Sequence[Call], numbers: Sequence[str]) -> bytes:
+    """Return the bytes of a batch; ``numbers`` gives the kernels in the program's order."""
+    parts = [_word("i8", 0)]
+    for kernel, arrays, scalars, _, _ in batch:
+        kinds = KERNELS[kernel].scalars
+        parts += [_word("i8", numbers.index(kernel)), _word("i8", arrays[0].size)]
+        parts += [_word(kind, value) for kind, value in zip(kinds, scalars, strict=True)]
+        parts.append(_word("i8", 0))
+        for array in arrays:
+            content = array.tobytes()
+            parts += [_word("i8", len(content)), content, bytes(-len(content) % 8)]
+    return b"".join(parts)
+
+
+def check(batch: Sequence[Call], answer: bytes) -> None:
+    """Compare a program's answer with the reference's, bit by bit."""
+    at = 8
+    for kernel, arrays, scalars, result, after in batch:
+        signature = KERNELS[kernel]
+        at += 16 + 8 * len(scalars)
+        if signature.result:
+            value = np.frombuffer(answer, signature.result, 1, at)[0]
+            assert same_bits(value, np.asarray(result, signature.result)), kernel
+        at += 8
+        given_arrays = []
+        for array in arrays:
+            given_arrays.append(np.frombuffer(answer, array.dtype, array.size, at + 8).copy())
+            at += 8 + array.nbytes + -array.nbytes % 8
+        clear_room(kernel, tuple(given_arrays))
+        for i, given in enumerate(given_arrays):
+            assert same_bits(given, after[i]), f"{kernel}: array {i} of {given.size}"
+    assert at == len(answer)
+
+
+_RUNNER = """
+typedef long word;
+
+#if defined(__aarch64__)
+static word syscall3(word number, word a, word b, word c) {{
+  register word x8 __asm__("x8") = number;
+  register word x0 __asm__("x0") = a;
+  register word x1 __asm__("x1") = b;
+  register word x2 __asm__("x2") = c;
+  __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+  return x0;
+}}
+enum {{ READ = 63, WRITE = 64, EXIT = 93 }};
+#elif defined(__arm__)
+static word syscall3(word number, word a, word b, word c) {{
+  register word r7 __asm__("r7") = number;
+  register word r0 __asm__("r0") = a;
+  register word r1 __asm__("r1") = b;
+  register word r2 __asm__("r2") = c;
+  __asm__ volatile("svc 0" : "+r"(r0) : "r"(r7), "r"(r1), "r"(r2) : "memory");
+  return r0;
+}}
+enum {{ READ = 3, WRITE = 4, EXIT = 1 }};
+#else
+static word syscall3(word number, word a, word b, word c) {{
+  word result;
+  __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c)
+                   : "rcx", "r11", "memory");
+  return result;
+}}
+enum {{ READ = 0, WRITE = 1, EXIT = 60 }};
+#endif
+
+static char room[{room}] __attribute__((aligned(64)));
+
+static void call(int64_t kernel, int64_t n, char *s, char **a, char *result) {{
+  switch (kernel) {{
+{cases}
+  }}
+}}
+
+static const int counts[][2] = {{ {counts} }}; /* scalars, arrays */
+
+#if defined(__x86_64__)
+__attribute__((force_align_arg_pointer))
+#endif
+void _start(void) {{
+  word size = 0, done = 0, n;
+  while ((n = syscall3(READ, 0, (word)(room + size), {room} - size)) > 0) size += n;
+#if defined(__x86_64__)
+  *(int64_t *)room = kellet_level();
+#endif
+  for (char *at = room + 8; at < room + size;) {{
+    int64_t kernel = *(int64_t *)at, length = *(int64_t *)(at + 8);
+    char *scalars = at + 16, *result = scalars + 8 * counts[kernel][0], *arrays[16];
+    at = result + 8;
+    for (int i = 0; i < counts[kernel][1]; i++) {{
+      arrays[i] = at + 8;
+      at += 8 + (*(int64_t *)at + 7) / 8 * 8;
+    }}
+    call(kernel, length, scalars, arrays, result);
+  }}
+  while (done < size && (n = syscall3(WRITE, 1, (word)(room + done), size - done)) > 0) done += n;
+  syscall3(EXIT, done != size, 0, 0);
+  for (;;) {{}}
+}}
+"""
+
+
+def _case(number: int, kernel: str) -> str:
+    signature = KERNELS[kernel]
+    given = [f"({c_type(kind)} *)a[{i}]" for i, kind in enumerate(signature.arrays)]
+    given += [f"*({c_type(kind)} *)(s + {8 * i})" for i, kind in enumerate(signature.scalars)]
+    result = f"*({c_type(signature.result)} *)result = " if signature.result else ""
+    return f"  case {number}: {result}kellet_{kernel}({', '.join([*given, 'n'])}); break;"
+
+
+def build_runner(
+    target: str, folder: Path, *options: str, cpu: str = ANY
+) -> tuple[Path, tuple[str, ...]]:
+    """Link a target's objects to a program without any library, and return it and its kernels."""
+    contents, kernels = objects(target, cpu)
+    counts = [(len(KERNELS[k].scalars), len(KERNELS[k].arrays)) for k in kernels]
+    source = c_header(target, kernels) + _RUNNER.format(
+        room=_ROOM,
+        cases="\n".join(_case(*numbered) for numbered in enumerate(kernels)),
+        counts=", ".join(f"{{{scalars}, {arrays}}}" for scalars, arrays in counts),
+    )
+    (folder / "runner.c").write_text(source)
+    for i, content in enumerate(contents):
+        (folder / f"{i}.o").write_bytes(content)
+    program = folder / "runner"
+    # Nothing may bring in a library, or turn a loop into a call of one.
+    alone = ["-ffreestanding", "-fno-builtin", "-fno-sanitize=all", "-fno-stack-protector"]
+    alone += ["-nostdlib", "-static"]
+    compiler = [sys.executable, "-m", "ziglang", "cc", *options, "-O1", *alone]
+    files = [folder / "runner.c", *sorted(folder.glob("*.o"))]
+    subprocess.run([*compiler, "-o", program, *files], check=True)
+    return program, kernels
+
+
+def answer(program: Sequence[object], batch: bytes) -> bytes:
+    """Run a program on a batch and return its answer."""
+    done = subprocess.run(
+        [str(part) for part in program], input=batch, capture_output=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, f"{program} ended with {done.returncode}: {done.stderr.decode()}"
+    return done.stdout
+
+
+def in_node(module: Path, batch: bytes) -> bytes:
+    """Run a batch on a WebAssembly module of all kernels in Node."""
+    kernels = {name: kernel._asdict() for name, kernel in KERNELS.items()}
+    script = Path(__file__).with_name("run_module.mjs")
+    return answer([tool("node"), script, module, json.dumps(kernels)], batch)
+
+
+def level_of(answer: bytes) -> int:
+    """Return the x86-64 level that a program found."""
+    return int(struct.unpack_from("<q", answer)[0])
