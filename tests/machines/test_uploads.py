@@ -318,3 +318,14 @@ def test_many_parts_through_a_bad_network_and_restarts(folder: Path) -> None:
     fleet.heal()
     fleet.check_end()
     assert sum(node.life for node in fleet.nodes) >= 3
+
+
+def test_the_body_is_on_the_disk_before_the_ledger_counts_it(folder: Path) -> None:
+    """And the receipt comes after both: a power cut between any two loses nothing."""
+    lab = lab_of(state=folder)
+    order: list[str] = []
+    keep, write = lab.spool.keep, lab.ledger.write_update
+    lab.spool.keep = lambda *a: (order.append("body"), keep(*a))[1]  # type: ignore[func-returns-value, method-assign]
+    lab.ledger.write_update = lambda *a: (order.append("row"), write(*a))[1]  # type: ignore[func-returns-value, method-assign]
+    Puppet(lab).send(update(1))
+    assert order == ["body", "row"]
