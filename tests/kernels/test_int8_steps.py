@@ -78,6 +78,7 @@ def test_mu_zero_is_sgd_to_the_bit() -> None:
 # Rounding
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 def test_rounding_is_by_the_hash_of_seed_step_and_index(seed: int, count: int) -> None:
     fractions = np.arange(64) / 64
@@ -122,6 +123,7 @@ def test_small_updates_arrive_in_the_mean() -> None:
     assert y.values.mean() == pytest.approx(97, abs=4 * np.sqrt(3 / n))
 
 
+@settings(deadline=None)
 @given(n=st.integers(1, 400), seed=st.integers(0, 2**32), lr=st.floats(0, 1e6, width=32))
 def test_weights_without_a_gradient_do_not_move(n: int, seed: int, lr: float) -> None:
     rng = np.random.default_rng(seed)
