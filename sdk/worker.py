@@ -143,7 +143,8 @@ class TrainingWorker:
             broke.__cause__ = error
             self._answer(TrainingBroke(base, broke))
         else:
-            self._answer(event)
+            if self._wanted == base:  # else it was stopped half-way, for another or for good
+                self._answer(event)
 
     def _train(self, announced: Announced, given: _Given, until: float) -> Trained:
         round_ = announced.round

@@ -436,14 +436,7 @@ class AggregatorMachine:
             )
             self._digest = self._blobs.put(_vector_bytes(self.model))
             self._closed += 1
-        up, down = self.traffic
-        summary = opened.summary(now) | {
-            "state": "closed" if closed else "abandoned",
-            "members": opened.message.members,
-            "model": self._digest.hex(),
-            "uplink_bytes": up,
-            "downlink_bytes": down,
-        }
+        summary = self._summary(opened, "closed" if closed else "abandoned", now)
         self._ledger.close_round(
             opened.number,
             closed=closed,
@@ -463,12 +456,26 @@ class AggregatorMachine:
 
         A round that is open is abandoned: its controls are of the old epoch.
         """
-        epoch = self.epoch + 1
-        self._ledger.new_epoch(epoch, ExactSum(self.plan.n_train).dump())
+        epoch, opened = self.epoch + 1, self._round
+        summary = self._summary(opened, "abandoned", now) if opened else {}
+        self._ledger.new_epoch(epoch, ExactSum(self.plan.n_train).dump(), summary)
         self._roster.reload()
         self._counting.new_epoch(epoch)
         self._round = None
-        return [Report("epoch", {"epoch": epoch}), *self._advance(now)]
+        effects: list[AggregatorEffect] = [Report("epoch", {"epoch": epoch})]
+        if opened:
+            effects.append(RoundClosed(opened.number, summary))
+        return effects + self._advance(now)
+
+    def _summary(self, opened: OpenRound, state: str, now: float) -> dict[str, Any]:
+        up, down = self.traffic
+        return opened.summary(now) | {
+            "state": state,
+            "members": opened.message.members,
+            "model": self._digest.hex(),
+            "uplink_bytes": up,
+            "downlink_bytes": down,
+        }
 
     def _say(self, device: str, message: FromServer) -> Publish:
         return Publish(self.topics.ctl(device), wire.pack(message))

@@ -139,17 +139,21 @@ class Ledger:
                 "insert into fleet values (1, ?, ?, 0, 0, ?, ?)", plan, epoch, model, control
             )
 
-    def new_epoch(self, epoch: int, control: bytes) -> None:
+    def new_epoch(self, epoch: int, control: bytes, summary: dict[str, Any]) -> None:
         """C = 0: every membership's control is zero, and the ghosts are gone.
 
-        What was counted and not yet folded into a checkpoint belongs to the old epoch.
+        What was counted and not yet folded into a checkpoint belongs to the old epoch. A
+        round that is open is abandoned, with this summary.
         """
         with self._db.transaction():
             self._db.run("update fleet set epoch = ?, control = ?", epoch, control)
             self._db.run("update members set audit = '0', counted = 0")
             self._db.run("update members set state = 'dropped' where state = 'ghost'")
             self._db.run("update updates set spooled = 0")
-            self._db.run("update rounds set state = 'abandoned' where state = 'open'")
+            self._db.run(
+                "update rounds set state = 'abandoned', summary = ? where state = 'open'",
+                json.dumps(summary),
+            )
 
     # -- rounds ---------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from kellet.sdk.protocol.messages import (
 from kellet.sdk.protocol.topics import Topics
 from kellet.sdk.store import Store
 from kellet.sdk.transport.base import Connected, Received
+from kellet.server.aggregator import RoundClosed
 
 PLAN = linear_loss(1)
 ONE = 2**48
@@ -437,6 +438,10 @@ def test_a_new_epoch_begins_at_zero_and_refuses_the_old() -> None:
     assert lab.machine.control.integers() == [0]
     assert lab.machine.digest == model
     assert [row.state for row in lab.ledger.rounds()] == ["abandoned", "open"]
+    abandoned = lab.ledger.rounds()[0].summary
+    assert (abandoned["state"], abandoned["counted"]) == ("abandoned", ["a"])
+    assert abandoned["model"] == model.hex()
+    assert RoundClosed(1, abandoned) in lab.effects
     assert lab.round.epoch == 2
     assert b.part(grant.uid, 0, old[1]) == []
     assert b.offer(*old).reason == "late"

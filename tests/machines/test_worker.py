@@ -1,0 +1,90 @@
+"""Training on its own thread: one answer for each training that is still wanted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from support.toy_plans import quadratic
+
+from kellet.sdk.algorithms import Scaffold
+from kellet.sdk.blobs import BlobCache
+from kellet.sdk.device import StartTraining, Trained
+from kellet.sdk.outgoing import Announced
+from kellet.sdk.protocol.messages import Blob, Codecs, Round
+from kellet.sdk.store import Store
+from kellet.sdk.worker import TrainingWorker
+
+PLAN = quadratic(initial=1.0)
+
+
+def setting(steps: int) -> tuple[TrainingWorker, StartTraining, list[Any]]:
+    cache, answers = BlobCache(), []
+    cache.put(PLAN.raw)
+    model = cache.put(PLAN.initial().tobytes())
+    control = cache.put(np.zeros(1, np.float32).tobytes())
+    algorithm = Scaffold(local_lr=0.001, local_steps=steps)
+    round_ = Round(
+        round=1,
+        epoch=1,
+        plan=Blob(PLAN.id, len(PLAN.raw)),
+        model=Blob(model, 4),
+        control=Blob(control, 4),
+        algorithm=algorithm.wire(),
+        weighting="uniform",
+        codecs=Codecs(delta_c="derived"),
+        members=1,
+        target=1,
+        quorum=1,
+        deadline=60.0,
+        valid=60.0,
+        part_size=1024,
+        seed=0,
+    )
+    worker = TrainingWorker(
+        "a",
+        Store("a"),
+        cache,
+        load=lambda: (np.array([[1.0, 0.0]]), np.zeros(1)),
+        holdout=0.0,
+        answer=answers.append,
+    )
+    return worker, StartTraining(Announced(round_, b"b" * 32, algorithm), 50.0), answers
+
+
+def wait(until: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not until():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_a_training_that_ends_is_answered() -> None:
+    worker, effect, answers = setting(steps=3)
+    worker.start(effect)
+    wait(lambda: bool(answers))
+    assert isinstance(answers[0], Trained)
+    assert (answers[0].base, answers[0].outcome.steps) == (b"b" * 32, 3)
+    worker.stop()
+    assert len(answers) == 1
+
+
+def test_a_training_that_was_stopped_half_way_is_not_answered() -> None:
+    """Or its outcome, from a control that has gone, would stand for the next one's."""
+    worker, effect, answers = setting(steps=10**9)
+    worker.start(effect)
+    wait(lambda: worker.progress[0] > 0)
+    worker.start(effect)  # the same announcement, trained for anew after enrolling anew
+    assert answers == []
+    worker.stop()
+    assert answers == []
+
+
+def test_time_that_runs_out_is_partial_work_and_counts() -> None:
+    worker, effect, answers = setting(steps=10**9)
+    worker.start(StartTraining(effect.announced, 0.5))
+    wait(lambda: bool(answers))
+    assert 1 <= answers[0].outcome.steps < 10**9
+    worker.stop()
