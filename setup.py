@@ -3,7 +3,8 @@
 The metadata is in pyproject.toml. Here is what metadata cannot say: the folders'
 names in the namespace, the link tree of an editable installation, and the
 compiled library, which is built where it is absent or older than its sources.
-``KELLET_KERNELS=numpy pip install .`` builds without it.
+``KELLET_PROFILE=pi_4b pip wheel .`` builds for another device, whose profile is
+of that name; ``KELLET_KERNELS=numpy pip install .`` builds without the library.
 """
 
 from __future__ import annotations
@@ -29,22 +30,51 @@ FOLDERS = ("firmware_profiles", "kernels", "sdk", "server")
 DATA = ["py.typed", "*.html", "*.kplan", "*.npz", "*.toml", "*.txt", "builtin/*"]
 LINK_TREE = ".editable"
 EDITABLE = "editable_wheel" in sys.argv
-MACHINE = platform.machine()
+HOST = platform.machine()
 
 
-def load_library_module() -> ModuleType:
-    """Load the part of the kernels that needs the standard library alone."""
-    path = ROOT / "kernels" / "_library.py"
-    spec = importlib.util.spec_from_file_location("kellet_build_library", path)
+def load_alone(name: str, path: Path) -> ModuleType:
+    """Load a module that needs the standard library alone, without its package."""
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # a dataclass looks for its module there
     spec.loader.exec_module(module)
     return module
 
 
-LIBRARY = load_library_module()
-IS_64_BIT = sys.maxsize > 2**32
+LIBRARY = load_alone("kellet_build_library", ROOT / "kernels" / "_library.py")
+PROFILES = load_alone("kellet_build_profiles", ROOT / "firmware_profiles" / "profile.py")
+
+
+def chosen_target() -> tuple[str, str]:
+    """Return the processor to build for and its tuning, as the compiler calls them.
+
+    They are the profile's that KELLET_PROFILE names, else this machine's.
+    """
+    name = os.environ.get("KELLET_PROFILE")
+    if not name:
+        return HOST, "generic"
+    try:
+        profile = PROFILES.load(name)
+    except ValueError as error:
+        sys.exit(f"KELLET_PROFILE: {error}")
+    if profile.kernels_only:
+        sys.exit(
+            f"KELLET_PROFILE: {name} runs no Python, so it has no wheel. Its kernels: "
+            f"python -m kellet.kernels.compile --target {name} --out kernels.o --header kernels.h"
+        )
+    if EDITABLE and profile.arch != HOST:
+        sys.exit(
+            f"KELLET_PROFILE: {name} is for {profile.arch}, and an editable installation runs "
+            f"here, on {HOST}; build a wheel instead: KELLET_PROFILE={name} pip wheel ."
+        )
+    return profile.arch, profile.cpu
+
+
+MACHINE, CPU = chosen_target()
+IS_64_BIT = sys.maxsize > 2**32 or MACHINE != HOST
 WANTED = IS_64_BIT and MACHINE in LIBRARY.MACHINES and os.environ.get("KELLET_KERNELS") != "numpy"
 
 
@@ -58,15 +88,15 @@ def lay_links(tree: Path) -> None:
             link.symlink_to(os.path.relpath(ROOT / folder, link.parent), target_is_directory=True)
 
 
-def build_library(machine: str) -> None:
+def build_library(machine: str, cpu: str) -> None:
     """Compile the kernels in a process of their own, unless the library is fresh."""
-    if LIBRARY.is_fresh(LIBRARY.library_path(machine)):
+    if LIBRARY.is_fresh(LIBRARY.library_path(machine), cpu):
         return
     with tempfile.TemporaryDirectory() as folder:
         lay_links(Path(folder))
         path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
         done = subprocess.run(
-            [sys.executable, "-m", "kellet.kernels.compile", "--target", machine],
+            [sys.executable, "-m", "kellet.kernels.compile", "--target", machine, "--cpu", cpu],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
             check=False,
@@ -80,7 +110,7 @@ def build_library(machine: str) -> None:
 
 def build_requirements() -> list[str]:
     """Return what compiling needs here: nothing where the library is there already."""
-    if not WANTED or LIBRARY.is_fresh(LIBRARY.library_path(MACHINE)):
+    if not WANTED or LIBRARY.is_fresh(LIBRARY.library_path(MACHINE), CPU):
         return []
     linker = [] if LIBRARY.system_linker(MACHINE) else ["ziglang>=0.13"]
     return ["numba>=0.62", *linker]
@@ -104,7 +134,7 @@ class BuildPython(build_py):
 
     def run(self) -> None:
         if WANTED:
-            build_library(MACHINE)
+            build_library(MACHINE, CPU)
         if not self.editable_mode:
             shutil.rmtree(Path(self.build_lib) / "kellet", ignore_errors=True)
         super().run()
@@ -116,7 +146,8 @@ class BuildWheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         plat: str = super().get_tag()[2]
         # The library needs no libc, and the rest is Python: any glibc of these systems will do.
-        if plat == f"linux_{MACHINE}" and platform.libc_ver()[0] == "glibc":
+        is_here = plat == f"linux_{MACHINE}" and platform.libc_ver()[0] == "glibc"
+        if is_here or (WANTED and MACHINE != HOST):
             plat = f"manylinux_2_17_{MACHINE}"
         return "py3", "none", plat
 
@@ -128,8 +159,8 @@ class SourceArchive(sdist):
         for machine in LIBRARY.MACHINES if WANTED else ():
             library = LIBRARY.library_path(machine)
             if machine == MACHINE or can_build(machine):
-                build_library(machine)
-            elif not LIBRARY.is_fresh(library):
+                build_library(machine, "generic")
+            elif not LIBRARY.is_fresh(library, "generic"):
                 library.unlink(missing_ok=True)
         super().run()
 
@@ -149,7 +180,10 @@ if EDITABLE:
 arguments: dict[str, Any] = {
     "packages": packages,
     "package_dir": package_dir,
-    "package_data": {"": DATA, "kellet.kernels": [f"lib/{LIBRARY.library_path().name}"] * WANTED},
+    "package_data": {
+        "": DATA,
+        "kellet.kernels": [f"lib/{LIBRARY.library_path(MACHINE).name}"] * WANTED,
+    },
     "include_package_data": False,
     "setup_requires": build_requirements(),
     "distclass": WithLibrary,
