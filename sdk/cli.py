@@ -16,13 +16,14 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
-
-from cyclopts import App, CycloptsError, Parameter
+from typing import TYPE_CHECKING, Any
 
 from kellet.sdk import signals
 from kellet.sdk.console import print_error
 from kellet.sdk.errors import ExtraMissing, KelletError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 __all__ = ["GROUP", "SUMMARIES", "main", "run"]
 
@@ -52,16 +53,11 @@ def run(tokens: Sequence[str]) -> int:
     signals.install()
     warnings.showwarning = _warn
     try:
-        result = _app(tokens)(tokens)
+        result = _run(tokens)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except KelletError as error:
         return _failed(error, json)
-    except CycloptsError as error:
-        command = next((t for t in tokens[:1] if not t.startswith("-")), "")
-        command = f"kellet {command}" if command in SUMMARIES else "kellet"
-        what = str(error).strip().rstrip(".")
-        return _failed(UsageError(what, repair=f"see {command} --help"), json)
     except signals.Interrupted as error:
         print(f"kellet: stopped by {error.number.name}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -76,8 +72,21 @@ def run(tokens: Sequence[str]) -> int:
         return _failed(_fault(error), json)
 
 
+def _run(tokens: Sequence[str]) -> object:
+    from cyclopts import CycloptsError  # takes its time; a Ctrl-C meanwhile is in order
+
+    try:
+        return _app(tokens)(tokens)
+    except CycloptsError as error:
+        asked = tokens[0] if tokens[0] in SUMMARIES else ""
+        help_ = " ".join(filter(None, ("kellet", asked, "--help")))
+        raise UsageError(str(error).strip().rstrip("."), repair=f"see {help_}") from None
+
+
 def _app(tokens: Sequence[str]) -> App:
     """The program, with the command that is asked for and the names of the others."""
+    from cyclopts import App, Parameter
+
     app = App(
         name="kellet",
         help="Federated learning on small devices over MQTT: SCAFFOLD, FedProx, FedAvg.",
@@ -91,11 +100,23 @@ def _app(tokens: Sequence[str]) -> App:
     )
     wanted = tokens[0] if tokens else ""
     for entry in sorted(metadata.entry_points(group=GROUP), key=lambda entry: entry.name):
-        if entry.name in SUMMARIES and entry.name != wanted:
+        if entry.name == wanted:
+            app.command(entry.load(), name=entry.name)
+        elif entry.name in SUMMARIES:
             app.command(App(name=entry.name, help=SUMMARIES[entry.name]))
         else:
-            app.command(entry.load(), name=entry.name)
+            app.command(_of_others(entry), name=entry.name)
     return app
+
+
+def _of_others(entry: metadata.EntryPoint) -> Any:
+    """Another package's command, for its line of help; one that is broken must not break ours."""
+    from cyclopts import App
+
+    try:
+        return entry.load()
+    except ImportError as error:
+        return App(name=entry.name, help=f"(cannot be loaded: {error})")
 
 
 def _warn(message: Warning | str, *_rest: Any, **_more: Any) -> None:

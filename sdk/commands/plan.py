@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from kellet.sdk.console import Console
-from kellet.sdk.errors import UsageError
+from kellet.sdk.errors import ExtraMissing, UsageError
 
 if TYPE_CHECKING:
     from kellet.sdk.plan import Plan
@@ -139,10 +140,11 @@ def export(
     json
         Answer with one JSON object.
     """
-    from kellet.sdk.authoring import export as export_plan
     from kellet.sdk.commands.functions import call, find_function
     from kellet.sdk.durable import write_file
 
+    if importlib.util.find_spec("torch") is None:  # or the user's own import would say it worse
+        raise ExtraMissing("authoring", "torch")
     made = call(find_function(function, "FUNCTION"), function)
     if not isinstance(made, tuple) or len(made) != 4:
         raise UsageError(
@@ -150,6 +152,8 @@ def export(
             why="an export needs four things",
             repair="return model, loss, example_batch, example_labels",
         )
+    from kellet.sdk.authoring import export as export_plan
+
     plan = export_plan(
         *made,
         name=name or output.stem,

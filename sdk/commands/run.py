@@ -79,6 +79,7 @@ def run(
             on_report=teller.tell,
             **link.for_link(),
         )
+        console.event("started", {"device": device, "fleet": link.fleet})
         console.say(f"{device}: looking for a fleet at {_without_password(broker)}")
         with orderly_stop(instance.stop):
             instance.run(until_finished=until_finished, leave=leave)

@@ -136,7 +136,7 @@ def participation_chart(run: Run) -> str:
         )
 
     label = (
-        "A row for each device: when it ran, was counted, came too late, was killed and started again"
+        "A row for each device: when it ran, was counted, too late, killed and started again"
         if timed
         else "A row for each device: the rounds in which it was counted or asked in vain"
     )

@@ -1,0 +1,78 @@
+"""``kellet simulate`` and ``kellet report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.command import command
+
+SUMMARY = {
+    "algorithm",
+    "rounds",
+    "accuracy",
+    "loss",
+    "clients",
+    "updates_counted",
+    "updates_refused",
+    "control_gap",
+    "uplink_bytes",
+    "downlink_bytes",
+    "seconds",
+    "digest",
+}
+
+
+def test_a_plan_and_data_of_one_s_own(desk: Path, tmp_path: Path) -> None:
+    options = ("--data", "mine:clients", "--test", "mine:test", "--rounds", 3, "--cohort", 2)
+    done = command("simulate", "toy.kplan", *options, "--report", tmp_path, "--json", cwd=desk)
+    assert done.code == 0, done.err
+    *rounds, summary = done.lines
+    assert [line["round"] for line in rounds] == [1, 2, 3]
+    assert all(len(line["counted"]) == 2 for line in rounds)
+    assert summary.keys() >= SUMMARY
+    assert (summary["clients"], summary["updates_counted"], summary["control_gap"]) == (3, 6, 0)
+    assert summary["digest"] == rounds[-1]["model"]
+    assert summary["accuracy"] == rounds[-1]["accuracy"]
+    assert summary["report"] == str(tmp_path / "report.html")
+    first = (tmp_path / "report.html").read_text()
+    again = command("simulate", "toy.kplan", *options, "--json", cwd=desk).lines[-1]
+    assert again["digest"] == summary["digest"]
+    (tmp_path / "report.html").unlink()
+    assert command("report", tmp_path).out == f"report: {tmp_path / 'report.html'}\n"
+    assert (tmp_path / "report.html").read_text() == first
+
+
+def test_a_task_brings_plan_data_and_test() -> None:
+    options = ("--task", "wisdm", "--devices", 3, "--rounds", 1, "--algorithm", "fedprox")
+    done = command("simulate", *options, "--mu", 0.5, "--seed", 3, "--json")
+    assert done.code == 0, done.err
+    summary = done.lines[-1]
+    assert (summary["algorithm"], summary["clients"]) == ("fedprox", 3)
+    assert 0.1 < summary["accuracy"] < 1
+    other = command("simulate", *options, "--mu", 0.5, "--seed", 4, "--json").lines[-1]
+    assert other["digest"] != summary["digest"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "neither --data nor --task"),
+        (["wisdm", "--task", "wisdm", "--data", "mine:clients"], 2, "both are given"),
+        (["--data", "mine:clients"], 2, "no plan is given"),
+        (["toy.kplan", "--data", "mine:one"], 3, "mine:one"),
+        (["toy.kplan", "--data", "mine:test"], 3, "a simulation needs each client's data"),
+        (["wisdm", "--data", "mine:clients"], 3, "x has the shape [40, 6]"),
+        (["toy.kplan", "--data", "mine:clients", "--cohort", "4"], 2, "cohort = 4"),
+        (["--task", "wisdm", "--devices", "31"], 2, "31 devices"),
+        (["--task", "har", "--data-dir", "."], 3, "--data-dir"),
+    ],
+)
+def test_what_cannot_be_simulated(desk: Path, arguments: list[str], code: int, words: str) -> None:
+    command("simulate", *arguments, cwd=desk).failed(code, words)
+
+
+def test_a_directory_without_a_run(tmp_path: Path) -> None:
+    command("report", tmp_path).failed(2, f"there is no run in {tmp_path}")
+    (tmp_path / "run.json").write_text("{}")
+    command("report", tmp_path).failed(7, "run.json cannot be read")
