@@ -123,7 +123,9 @@ class Device:
             )
             outbox = Outbox(link)
             with link:
-                link.wait_connected(self._connect_timeout, patient=True)
+                link.wait_connected(
+                    self._connect_timeout, patient=True, give_up=lambda: self._stopping
+                )
                 if leave:
                     self._events.put(Leave())
                 while not self._stopping and not self._machine.left:

@@ -124,7 +124,9 @@ class Aggregator:
         outbox = Outbox(link)
         try:
             with link:
-                link.wait_connected(self._connect_timeout, patient=True)
+                link.wait_connected(
+                    self._connect_timeout, patient=True, give_up=lambda: self._stopping
+                )
                 while not self._stopping and not (until_finished and self._over()):
                     self._turn(outbox)
         finally:

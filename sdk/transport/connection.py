@@ -17,6 +17,7 @@ __all__ = ["Connection"]
 
 log = logging.getLogger("kellet.transport")
 
+GIVE_UP_TURN = 0.2  # s between two looks at whether a wait has been given up
 TURN = 1.0  # s, the longest wait of the network thread; whatever happens wakes it earlier
 LINGER = 2.0  # s that close gives what is in flight
 FAREWELL = 1.0  # s that close gives the DISCONNECT
@@ -80,10 +81,10 @@ class Connection:
         if (session := self._session) is not None:
             session.unsubscribe(topic_filter)
 
-    def wait(self, deadline: float, *, patient: bool) -> None:
+    def wait(self, deadline: float, *, patient: bool, give_up: Callable[[], bool]) -> None:
         """Block until up. Raises ``LinkError``; unless ``patient``, at the first failure."""
         with self._state:
-            while not self._up:
+            while not self._up and not give_up():
                 failure = self._failure
                 if failure is not None and (failure.final or not patient):
                     raise failure.error(self._settings.url)
@@ -93,7 +94,7 @@ class Connection:
                 if remaining <= 0:
                     failure = failure or Failure("no answer in time", "check address and network")
                     raise failure.error(self._settings.url)
-                self._state.wait(remaining)
+                self._state.wait(min(remaining, GIVE_UP_TURN))
 
     def begin_close(self) -> None:
         """Stop for good, without waiting for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -172,16 +172,23 @@ class MqttTransport:
         """Bytes that were published and that the broker has not acknowledged."""
         return sum(connection.unacknowledged for connection in self._connections)
 
-    def wait_connected(self, timeout: float = 10.0, *, patient: bool = False) -> None:
+    def wait_connected(
+        self,
+        timeout: float = 10.0,
+        *,
+        patient: bool = False,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Block until the link is up, for at most ``timeout`` s.
 
         Raises ``LinkError``, with the cause and the repair, at the first
         attempt that fails; with ``patient`` only once the time is up, or when
-        the broker refuses for good. The transport goes on trying either way.
+        the broker refuses for good. Returns soon after ``give_up`` is true. The
+        transport goes on trying in any case.
         """
         deadline = time.monotonic() + timeout
         for connection in self._connections:
-            connection.wait(deadline, patient=patient)
+            connection.wait(deadline, patient=patient, give_up=give_up)
 
     def publish(
         self, topic: str, payload: bytes, *, retain: bool = False, bulk: bool = False
