@@ -37,6 +37,7 @@ from kellet.sdk.protocol.messages import (
     Round,
     State,
     Train,
+    Welcome,
 )
 from kellet.sdk.protocol.parts import part_count
 from kellet.sdk.protocol.topics import Topics
@@ -332,6 +333,8 @@ class AggregatorMachine:
 
     def _hello(self, device: str, message: Hello, now: float) -> list[AggregatorEffect]:
         greeting = self._roster.hello(device, message, self.epoch)
+        if isinstance(greeting.answer, Welcome):
+            self._counting.forget(device, message.pending)
         effects: list[AggregatorEffect] = [self._say(device, greeting.answer)]
         effects.append(Report(greeting.news, {"device": device, "why": greeting.detail}))
         if self._round is None:

@@ -71,6 +71,14 @@ class Counting:
     def tick(self, now: float) -> None:
         self._uploads.tick(now)
 
+    def forget(self, device: str, pending: bytes | None) -> None:
+        """Drop what an older process of the device was sending, unless it is this one's, too.
+
+        After a restored backup both may have a body under one name. Only the body of the process
+        that takes the receipt may count.
+        """
+        self._uploads.forget(device, pending)
+
     def replay(self, opened: OpenRound | None) -> None:
         """After a restart: add again what was counted since the last checkpoint."""
         rows = self._ledger.spooled()

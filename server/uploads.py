@@ -176,6 +176,12 @@ class Uploads:
         if transfer is not None:
             transfer.assembly.close()
 
+    def forget(self, device: str, keep: bytes | None) -> None:
+        """A new process speaks for the device: of its transfers it knows ``keep`` alone."""
+        for transfer in list(self._open.values()):
+            if transfer.device == device and transfer.offer.uid != keep:
+                self._close(transfer)
+
     def tick(self, now: float) -> None:
         """Leases without progress end; what has arrived waits in the spool."""
         for transfer in [t for t in self._open.values() if now >= t.expires]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from machines.network import Fleet, Weather
 from support.toy_plans import quadratic
 
 from kellet.sdk.algorithms import FedAvg, Scaffold
+from kellet.sdk.device import Leave
 from kellet.sdk.plan import GradientSession
 
 SEEDS = 300
@@ -41,7 +43,7 @@ def session() -> GradientSession:
     return PLAN.session()
 
 
-def storm(folder: Path, session: GradientSession, seed: int) -> Fleet:
+def storm(folder: Path, session: GradientSession, seed: int, **config: Any) -> Fleet:
     """A fleet, and what will befall it: all of it decided by the seed."""
     luck = Random(f"storm {seed}")
     stale = luck.choice([3.0, 100.0])
@@ -57,6 +59,7 @@ def storm(folder: Path, session: GradientSession, seed: int) -> Fleet:
         rounds=4,
         quorum=luck.choice([1, 2]),
         deadline=luck.choice([30.0, 120.0]),
+        **config,
     )
     for node in fleet.nodes:
         for _ in range(luck.randrange(6)):
@@ -88,6 +91,33 @@ def test_every_update_is_counted_once_or_not_at_all(
             raise AssertionError(f"seed {seed}: {error}") from error
         # No message, however late, may cost a device its membership.
         assert not [r for r in fleet.reports if r[1] in ("enrolled_anew", "fatal")], seed
+
+
+def test_devices_leave_in_the_middle_of_it(folder: Path, session: GradientSession) -> None:
+    """C -= c_i and N -= 1 together and once, whatever is lost, repeated, or killed."""
+    left = 0
+    for seed in range(1000, 1030):
+        here = folder / str(seed)
+        here.mkdir()
+        fleet = storm(here, session, seed, min_members=2, target=2)
+        luck = Random(f"leave {seed}")
+        leaver = fleet.devices[luck.choice(sorted(DATA))]
+
+        def leave(leaver: Any = leaver) -> None:
+            if leaver.alive:
+                leaver.take(Leave())
+
+        for _ in range(3):
+            fleet.after(luck.uniform(5, LASTS), leave)
+        fleet.start().let_pass(LASTS)
+        fleet.heal()
+        states = [m.state for m in fleet.server.ledger.members() if m.device == leaver.name]
+        # Told again after it has left and was restarted, it leaves as the newcomer it is.
+        assert set(states) <= {"left", "active"}, seed
+        assert fleet.server.machine.members == 2 + states.count("active"), seed
+        assert fleet.books.gap(fleet.server.machine) == 0, seed
+        left += "left" in states
+    assert left >= 10
 
 
 def test_the_storms_are_storms(folder: Path, session: GradientSession) -> None:

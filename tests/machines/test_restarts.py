@@ -7,6 +7,7 @@ opens the copy. Whatever the point, the fleet comes to the model of a run withou
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,10 @@ from machines.network import Fleet, Killed
 from support.toy_plans import quadratic
 
 from kellet.sdk.algorithms import FedAvg, Scaffold
-from kellet.sdk.plan import GradientSession
+from kellet.sdk.errors import FleetError
+from kellet.sdk.plan import GradientSession, Plan
+from kellet.sdk.protocol import wire
+from kellet.sdk.protocol.messages import Round
 from kellet.server import FleetConfig
 from kellet.server.aggregator import AggregatorMachine
 from kellet.server.blobs import Blobs
@@ -197,3 +201,48 @@ def test_a_device_dies_right_after(folder: Path, session: GradientSession, write
     fleet.devices["b"].die_at = (write, 1)
     assert finish(fleet) == wanted
     assert fleet.devices["b"].life == 1
+
+
+def test_an_operator_changes_the_algorithm_between_two_processes(
+    folder: Path, session: GradientSession
+) -> None:
+    """SCAFFOLD's controls outlive rounds of FedAvg, on both sides, and are used again."""
+    fleet = Fleet(folder, PLAN, DATA, DERIVED, session=session, rounds=6).start()
+    for round_, algorithm in ((3, FEDAVG), (5, EXPLICIT)):
+        fleet.run(lambda round_=round_: fleet.server.machine.round == round_)  # type: ignore[misc]
+        before = fleet.server.machine.control.integers()
+        fleet.server.kill()
+        fleet.config = dataclasses.replace(fleet.config, algorithm=algorithm)
+        fleet.server.restart()
+        assert fleet.server.machine.control.integers() == before
+    fleet.run()
+    fleet.let_pass(60)
+    fleet.check_end()
+    names = [
+        wire.unpack(row.announcement, Round).algorithm["name"]
+        for row in fleet.server.ledger.rounds()
+    ]
+    # The round that was open at the change is ended as it was announced.
+    assert names == ["scaffold"] * 3 + ["fedavg"] * 2 + ["scaffold"]
+
+
+def test_the_state_of_another_plan_is_refused(folder: Path) -> None:
+    def start(plan: Plan) -> AggregatorMachine:
+        return AggregatorMachine(
+            FleetConfig(),
+            plan,
+            ledger=Ledger(folder / "ledger.db"),
+            blobs=Blobs(folder / "blobs"),
+            spool=Spool(folder / "spool"),
+            clock=lambda: 0.0,
+        )
+
+    start(PLAN)
+    with pytest.raises(FleetError, match="belongs to plan"):
+        start(quadratic(initial=2.0))
+    start(PLAN)
+    for blob in (folder / "blobs").iterdir():
+        if blob.name != PLAN.hex_id:
+            blob.unlink()
+    with pytest.raises(FleetError, match="is not in the state directory"):
+        start(PLAN)

@@ -329,3 +329,42 @@ def test_the_body_is_on_the_disk_before_the_ledger_counts_it(folder: Path) -> No
     lab.ledger.write_update = lambda *a: (order.append("row"), write(*a))[1]  # type: ignore[func-returns-value, method-assign]
     Puppet(lab).send(update(1))
     assert order == ["body", "row"]
+
+
+def test_what_an_older_process_was_sending_is_not_completed(folder: Path) -> None:
+    """A restored card trains again under the same name: the first body must not count for it.
+
+    Its parts are still on their way when the new process says hello; that one would take the
+    receipt for its own body's, and advance c_i by something else than was counted.
+    """
+    lab = lab_of(state=folder, algorithm=Scaffold(), target=2)
+    a = Puppet(lab)
+    header, first = a.body(update(1))
+    uid = a.offer(header, first).uid
+    for index in range(8):
+        a.part(uid, index, first)
+    restored = Puppet(lab, "a", nonce=a.nonce, boot=b"boot-two", incarnation=2)
+    assert a.part(uid, 8, first) == []  # late, of a process that is gone
+    assert lab.ledger.counted(1) == []
+
+    header, second = restored.body(update(2))
+    receipt = restored.deliver(header, second)
+    if isinstance(receipt, Ack):  # the spool still has parts of the first body: all over again
+        for index in range(9):
+            (receipt,) = restored.part(uid, index, second)[-1:] or (receipt,)
+    assert isinstance(receipt, Receipt)
+    assert receipt.counted
+    assert lab.spool.read(uid, len(second)) == second
+
+
+def test_a_process_goes_on_with_the_transfer_that_it_knows_of(folder: Path) -> None:
+    lab = lab_of(state=folder)
+    a = Puppet(lab)
+    header, body = a.body(update(1))
+    uid = a.offer(header, body).uid
+    for index in range(8):
+        a.part(uid, index, body)
+    again = Puppet(lab, "a", hello=False, nonce=a.nonce, boot=b"boot-two", incarnation=2)
+    again.hello(pending=uid, epoch=1, audit=0, incarnation=2)
+    (receipt,) = again.part(uid, 8, body)
+    assert receipt.counted
