@@ -1,5 +1,6 @@
 """One device's round on a plan's real gradients, as a driver runs it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,29 @@ from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.plan import Plan
 from kellet.sdk.trainer import Data, Outcome, train
 
-__all__ = ["control", "run"]
+__all__ = ["control", "rows", "run", "skewed"]
 
 
 def control(values: ArrayLike) -> Any:
     """A control variate on the grid, int64."""
     return kernels.to_grid(np.atleast_1d(np.asarray(values, np.float64)))
+
+
+def rows(*features: ArrayLike) -> tuple[Any, Any]:
+    """A client's data: these rows, and labels that the toy plans ignore."""
+    x = np.array(features, np.float32)
+    return x, np.zeros(len(x), np.int64)
+
+
+def skewed(samples: Mapping[str, int], seed: int = 0) -> dict[str, tuple[Any, Any]]:
+    """Clients with that many samples of three classes in four dimensions, each with a bias."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((3, 4)) * 3
+    clients = {}
+    for index, (name, count) in enumerate(samples.items()):
+        y = np.where(rng.random(count) < 0.7, index % 3, rng.integers(0, 3, count))
+        clients[name] = (centres[y] + rng.standard_normal((count, 4)), y)
+    return clients
 
 
 def run(

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from algorithms.local import control, run
-from numpy.typing import ArrayLike
+from algorithms.local import control, rows, run
 from support.toy_plans import linear_loss, quadratic
 
 from kellet import kernels
@@ -38,12 +37,6 @@ def _bare(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _bare(item) for key, item in value.items() if key not in REMARKS}
     return [_bare(item) for item in value] if isinstance(value, list) else value
-
-
-def rows(*features: ArrayLike) -> tuple[Any, Any]:
-    """A client's data: these rows, and labels that the toy plans ignore."""
-    x = np.array(features, np.float32)
-    return x, np.zeros(len(x), np.int64)
 
 
 def test_every_vector_has_a_test() -> None:
