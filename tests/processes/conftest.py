@@ -45,8 +45,10 @@ def make_fleet(tmp_path: Path, plan: Plan, broker: BrokerHandle) -> Iterator[Mak
 
         def make(names: str | Clients, **options: Any) -> Fleet:
             given = {"plan": plan, "broker": broker, "algorithm": SCAFFOLD, **options}
-            (features,) = given["plan"].manifest.input.shape
-            clients = samples(names, features) if isinstance(names, str) else names
+            if isinstance(names, str):
+                clients = samples(names, *given["plan"].manifest.input.shape)
+            else:
+                clients = names
             return stack.enter_context(Fleet(tmp_path, clients=clients, **given))
 
         yield make

@@ -75,10 +75,7 @@ def test_while_there_is_no_broker(make_fleet: MakeFleet, who: str) -> None:
     fleet = make_fleet("a", rounds=1)
     start = fleet.aggregator if who == "aggregator" else lambda **spec: fleet.device("a", **spec)
     waiting = start(broker=DEAD)
-    wait_until(
-        lambda: (fleet.folder / ("server" if who == "aggregator" else "a") / "lock").exists()
-    )
-    time.sleep(0.5)
+    waiting.wait_for("ready")
     _stops(waiting)
     given_up = start(broker=DEAD, options={"connect_timeout": 0.5})
     assert given_up.end() == LinkError.exit_code

@@ -58,8 +58,9 @@ class Stoppable:
 
 
 def stop_on_sigterm(what: Stoppable) -> None:
-    """An orderly end on SIGTERM."""
+    """An orderly end on SIGTERM, from the report ``ready`` on."""
     signal.signal(signal.SIGTERM, lambda *_: what.stop())
+    tell(Report("ready"))
 
 
 def _arm(owners: dict[str, type], *, at: str, when: str, count: int = 1) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,15 @@ from support.child import serve, stop_on_sigterm, tell
 
 from kellet.sdk import Device
 from kellet.sdk.plan import GradientSession
+from kellet.sdk.protocol.effects import Report
 from kellet.sdk.store import Store
 
 
 def main(spec: dict[str, Any]) -> None:
-    """``device``, ``broker``, ``state``, ``data`` (an .npz with x and y), ``options``."""
+    """``device``, ``broker``, ``state``, ``data`` (an .npz with x and y), ``options``.
+
+    ``modules``: report at the end what has been imported.
+    """
     with np.load(spec["data"]) as held:
         data = held["x"], held["y"]
     device = Device(
@@ -26,6 +31,8 @@ def main(spec: dict[str, Any]) -> None:
     )
     stop_on_sigterm(device)
     device.run(until_finished=True)
+    if spec.get("modules"):
+        tell(Report("modules", {"names": sorted(sys.modules)}))
 
 
 if __name__ == "__main__":
