@@ -51,7 +51,7 @@ class Fetch:
         }
         self._wait = max(_SHORTEST, part_size / _SLOW)
         self._between: float | None = None  # smoothed time from part to part
-        self._last = 0.0
+        self._last: float | None = None  # when the last part came, or was first asked for
         self.wake = 0.0
         self.received = 0
 
@@ -64,7 +64,7 @@ class Fetch:
 
     def ask(self, now: float) -> list[Effect]:
         """Name what is missing; called again whenever nothing came for a while."""
-        self._last = now
+        self._last = now if self._last is None else self._last
         self.wake = now + self._wait
         self._wait = min(self._wait * 2, _LONGEST)
         return [
@@ -86,20 +86,26 @@ class Fetch:
             part = decode_part(raw)
             if part.uid != address.sha256[:16] or part.index != address.part:
                 return []
-            if not assembly.add(part.index, part.payload):
-                return []
+            fresh = assembly.add(part.index, part.payload)
         except ProtocolError:
             return []
+        self._came(now)
+        if not fresh:
+            return []
         self.received += len(raw)
-        passed, self._last = now - self._last, now
-        self._between = passed if self._between is None else 0.8 * self._between + 0.2 * passed
-        self._wait = min(max(_SHORTEST, 4 * self._between), _LONGEST)
-        self.wake = now + self._wait
         if not assembly.verified():
             return []
         self._cache.put(assembly.data(), keep=address.sha256 == self._kept)
         del self._open[address.sha256]
         return [] if self._open else self.cancel()
+
+    def _came(self, now: float) -> None:
+        """The link delivers: the next part has as long as the smoothed rhythm allows."""
+        passed = 0.0 if self._last is None else now - self._last
+        self._last = now
+        self._between = passed if self._between is None else 0.8 * self._between + 0.2 * passed
+        self._wait = min(max(_SHORTEST, 4 * self._between), _LONGEST)
+        self.wake = now + self._wait
 
     def cancel(self) -> list[Effect]:
         """Stop listening."""
