@@ -108,10 +108,12 @@ class Lab:
     def reports(self, kind: str) -> list[dict[str, Any]]:
         return [e.data for e in self.effects if isinstance(e, Report) and e.kind == kind]
 
-    def gap(self, *controls: Any) -> list[int]:
-        """C minus the sum of these controls (int64 on the grid), entry by entry."""
-        sums = self.machine.control.integers()
-        return [total - sum(int(c[i]) for c in controls) for i, total in enumerate(sums)]
+    def member_states(self) -> dict[str, list[str]]:
+        """The states of each device's memberships, oldest first."""
+        states: dict[str, list[str]] = {}
+        for member in self.ledger.members():
+            states.setdefault(member.device, []).append(member.state)
+        return states
 
 
 class Puppet:

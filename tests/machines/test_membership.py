@@ -1,4 +1,4 @@
-"""Members, ghosts, fences and epochs: who is in N, whose control is in C, who speaks for whom."""
+"""Fences, restored and cloned states: who speaks for whom."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from algorithms.local import control
-from machines.network import Fleet, Weather
+from machines.network import Fleet
 from machines.puppet import Lab, Puppet
 from support.toy_plans import linear_loss, quadratic
 
@@ -19,7 +18,6 @@ from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import DeviceMachine
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.messages import (
-    NO_BASE,
     Busy,
     FromDevice,
     Hello,
@@ -30,7 +28,6 @@ from kellet.sdk.protocol.messages import (
 from kellet.sdk.protocol.topics import Topics
 from kellet.sdk.store import Store
 from kellet.sdk.transport.base import Connected, Received
-from kellet.server.aggregator import RoundClosed
 
 PLAN = linear_loss(1)
 ONE = 2**48
@@ -45,13 +42,6 @@ def fleet_of(folder: Path, **how: Any) -> Fleet:
 
 def audit(c_i: int, epoch: int = 1) -> int:
     return kernels.signed_digest(np.array([c_i], np.int64), epoch)
-
-
-def member_states(lab: Lab) -> dict[str, list[str]]:
-    states: dict[str, list[str]] = {}
-    for member in lab.ledger.members():
-        states.setdefault(member.device, []).append(member.state)
-    return states
 
 
 # -- fences --------------------------------------------------------------------------------
@@ -142,12 +132,12 @@ def test_a_state_that_is_not_the_ledgers_is_sent_back(state: dict[str, Any]) -> 
     assert isinstance(answer, Reject)
     assert (answer.code, answer.boot, answer.nonce) == ("restored", b"the-copy", a.nonce)
     # Nothing has happened yet: the message may be an old one.
-    assert member_states(lab) == {"a": ["active"]}
+    assert lab.member_states() == {"a": ["active"]}
     assert lab.machine.members == 1
     assert a.send([-9.0]).reason == "duplicate"  # and a still speaks for itself
 
     anew = Puppet(lab, "a", nonce=b"n" * 16, boot=b"the-copy")
-    assert member_states(lab) == {"a": ["ghost", "active"]}
+    assert lab.member_states() == {"a": ["ghost", "active"]}
     assert lab.machine.members == 2
     assert lab.machine.control.integers() == [ONE]  # the ghost's control is part of C
     assert isinstance(anew.join(), Busy)  # this device was counted in this round
@@ -182,7 +172,7 @@ def test_an_old_hello_of_the_same_process_changes_nothing() -> None:
     assert isinstance(answer, Welcome)
     assert answer.audit == "none"
     assert isinstance(a.join(), Train)
-    assert member_states(lab) == {"a": ["active"]}
+    assert lab.member_states() == {"a": ["active"]}
 
 
 def test_an_old_hello_of_an_older_process_changes_nothing(folder: Path) -> None:
@@ -197,7 +187,7 @@ def test_an_old_hello_of_an_older_process_changes_nothing(folder: Path) -> None:
     answer = before.hello()
     assert (answer.code, answer.boot) == ("restored", before.boot)
     assert isinstance(now.join(), Train)
-    assert member_states(lab) == {"a": ["active"]}
+    assert lab.member_states() == {"a": ["active"]}
 
 
 def test_an_old_hello_of_a_membership_that_was_replaced_changes_nothing() -> None:
@@ -205,7 +195,7 @@ def test_an_old_hello_of_a_membership_that_was_replaced_changes_nothing() -> Non
     lab = Lab(PLAN, Scaffold(), target=3)
     first = Puppet(lab, "a")
     anew = Puppet(lab, "a", nonce=b"n" * 16, boot=first.boot)
-    assert member_states(lab) == {"a": ["dropped", "active"]}
+    assert lab.member_states() == {"a": ["dropped", "active"]}
     answer = first.hello()
     assert (answer.code, answer.nonce) == ("restored", first.nonce)
     assert isinstance(anew.join(), Train)
@@ -305,227 +295,3 @@ def test_a_hello_from_the_past_does_not_reach_the_gap(folder: Path) -> None:
     assert len(said) >= 6
     assert not [r for r in fleet.reports if r[1] == "enrolled_anew"]
     fleet.check_end()
-
-
-# -- newcomers, silence -------------------------------------------------------------------------
-
-
-def test_a_newcomer_changes_n_alone_from_the_next_announcement() -> None:
-    lab = Lab(PLAN, Scaffold(), target=1)
-    a = Puppet(lab, "a")
-    a.send([-1.0])  # C = 2
-    Puppet(lab, "b")
-    Puppet(lab, "c")
-    assert lab.round.members == 1
-    assert lab.machine.control.integers() == [2 * ONE]
-    a.send([0.0])  # c_a = 2: delta_c = -2
-    assert lab.round.members == 3
-
-
-def test_a_member_that_never_was_counted_is_dropped_after_its_time() -> None:
-    lab = Lab(PLAN, Scaffold(), target=1, member_ttl=100.0)
-    counted, silent = Puppet(lab, "counted"), Puppet(lab, "silent")
-    counted.send([-0.5])
-    assert lab.round.members == 2
-    lab.age = 99.0
-    counted.send([-0.5])
-    assert lab.round.members == 2
-    lab.age = 101.0
-    total = lab.machine.control.integers()
-    counted.send([0.0])
-    assert lab.round.members == 1
-    assert member_states(lab) == {"counted": ["active"], "silent": ["dropped"]}
-    assert lab.machine.control.integers() != total  # by what was counted, and nothing else
-    # Counted members are never dropped: their control is in C.
-    lab.age = 1e9
-    counted.send([0.0])
-    assert lab.round.members == 1
-
-    # It may come back, as the member it was.
-    assert silent.join().code == "unknown"
-    assert isinstance(silent.hello(epoch=1, audit=0), Welcome)
-    assert lab.machine.members == 2
-    assert silent.send([-0.5]).counted
-
-
-def test_a_dropped_member_in_the_middle_of_an_upload_is_not_counted() -> None:
-    lab = Lab(PLAN, Scaffold(), target=2, quorum=1, deadline=60, member_ttl=100.0)
-    quick, slow = Puppet(lab, "quick"), Puppet(lab, "slow")
-    lab.age = 200.0
-    quick.send([-0.5])
-    lab.wait(60)  # the next round: slow is dropped
-    assert member_states(lab)["slow"] == ["dropped"]
-    header, body = slow.body([-7.0])
-    assert slow.offer(header, body).code == "unknown"
-    assert lab.machine.control.integers() == [ONE]
-
-
-# -- leaving ---------------------------------------------------------------------------------
-
-
-def test_a_leave_takes_back_exactly_what_was_counted() -> None:
-    lab = Lab(PLAN, Scaffold(), target=2)
-    a, b = Puppet(lab, "a"), Puppet(lab, "b")
-    a.send([-0.5])  # c_a = 1
-    b.send([-1.0])  # c_b = 2
-    assert lab.machine.control.integers() == [3 * ONE]
-    header, body = a.body(
-        None, kind="leave", base=NO_BASE, round=0, codec="none", c_i=control([1.0])
-    )
-    receipt = a.deliver(header, body)
-    assert receipt.counted
-    assert lab.machine.control.integers() == [2 * ONE]
-    assert lab.machine.members == 1
-    assert a.offer(header, body).code == "unknown"
-    assert a.hello(pending=receipt.uid, seq=1).receipt == receipt
-    assert lab.machine.control.integers() == [2 * ONE]
-    # It is out: whatever it says next counts for nothing.
-    other, body = a.body([-9.0], seq=3)
-    assert isinstance(a.offer(other, body), Reject)
-    lab.start()
-    assert lab.machine.control.integers() == [2 * ONE]
-    assert lab.machine.members == 1
-
-
-def test_a_leave_that_takes_more_than_was_counted_is_refused() -> None:
-    """Only the device knows its c_i; the ledger knows its audit."""
-    lab = Lab(PLAN, Scaffold(), target=2)
-    a = Puppet(lab)
-    a.send([-0.5])
-    for wrong in ([2.0], [0.0], [-1.0]):
-        header, body = a.body(
-            None, kind="leave", base=NO_BASE, round=0, codec="none", c_i=control(wrong)
-        )
-        receipt = a.deliver(header, body)
-        a.seq = header.seq
-        assert (receipt.counted, receipt.reason) == (False, "inconsistent")
-        assert lab.machine.control.integers() == [ONE]
-        assert lab.machine.members == 1
-    header, body = a.body(None, kind="leave", base=NO_BASE, round=0, codec="none")  # "it is zero"
-    assert a.deliver(header, body).reason == "inconsistent"
-    assert lab.machine.control.integers() == [ONE]
-
-
-def test_who_has_left_comes_back_as_a_newcomer() -> None:
-    lab = Lab(PLAN, Scaffold(), target=2)
-    a = Puppet(lab)
-    a.send([-0.5])
-    header, body = a.body(
-        None, kind="leave", base=NO_BASE, round=0, codec="none", c_i=control([1.0])
-    )
-    assert a.deliver(header, body).counted
-    assert lab.machine.members == 0
-    again = a.hello(seq=2, epoch=1, audit=0, incarnation=2, boot=b"new-boot")
-    assert again.code == "restored"
-    assert lab.machine.members == 0  # not a ghost: it took its control along
-    Puppet(lab, "a", nonce=b"n" * 16)
-    assert lab.machine.members == 1
-    assert lab.machine.control.integers() == [0]
-
-
-# -- epochs -----------------------------------------------------------------------------------
-
-
-def test_a_new_epoch_begins_at_zero_and_refuses_the_old() -> None:
-    lab = Lab(PLAN, Scaffold(), target=2)
-    a, b = Puppet(lab, "a"), Puppet(lab, "b")
-    a.send([-0.5])
-    old = b.body([-7.0])
-    grant = b.offer(*old)
-    model = lab.machine.digest
-    lab.effects += lab.machine.new_epoch(lab.now)
-    assert lab.machine.epoch == 2
-    assert lab.machine.control.integers() == [0]
-    assert lab.machine.digest == model
-    assert [row.state for row in lab.ledger.rounds()] == ["abandoned", "open"]
-    abandoned = lab.ledger.rounds()[0].summary
-    assert (abandoned["state"], abandoned["counted"]) == ("abandoned", ["a"])
-    assert abandoned["model"] == model.hex()
-    assert RoundClosed(1, abandoned) in lab.effects
-    assert lab.round.epoch == 2
-    assert b.part(grant.uid, 0, old[1]) == []
-    assert b.offer(*old).reason == "late"
-    # One that claims the new round with the old epoch in its header:
-    b.seq = 1
-    assert b.send([-7.0], epoch=1).reason == "epoch"
-    assert lab.machine.control.integers() == [0]
-    b.seq = 2
-    assert b.send([-0.5]).counted
-    assert lab.machine.control.integers() == [ONE]
-    lab.start()
-    assert (lab.machine.epoch, lab.machine.control.integers()) == (2, [ONE])
-
-
-def test_a_new_epoch_lets_the_ghosts_go() -> None:
-    lab = Lab(PLAN, Scaffold(), target=5)
-    Puppet(lab, "a").send([-0.5])
-    Puppet(lab, "a", nonce=b"n" * 16, boot=b"boot-two")
-    assert lab.machine.members == 2
-    lab.effects += lab.machine.new_epoch(lab.now)
-    assert lab.machine.members == 1
-    assert member_states(lab) == {"a": ["dropped", "active"]}
-
-
-def test_devices_set_their_controls_to_zero_when_they_see_it(folder: Path) -> None:
-    fleet = fleet_of(folder, rounds=5)
-    fleet.run(lambda: fleet.server.machine.round == 3)
-    assert all(d.store.control(1)[0] != 0 for d in fleet.devices.values())
-    fleet.devices["c"].cut()  # it will see it later
-    fleet.server.new_epoch()
-    fleet.run(lambda: fleet.server.machine.round == 5)
-    assert fleet.devices["c"].store.epoch == 1
-    fleet.devices["c"].connect()
-    fleet.run()
-    fleet.let_pass(60)
-    assert [d.store.epoch for d in fleet.devices.values()] == [2, 2, 2]
-    fleet.check_end()
-
-
-def test_there_is_no_way_back_to_an_older_epoch(folder: Path) -> None:
-    """Old announcements and old welcomes come again: c_i stays what the ledger counted."""
-    fleet = fleet_of(folder, rounds=6, weather=Weather(slowest=0.2))
-    heard: list[tuple[str, bytes]] = []
-    publish = fleet.publish
-
-    def listen(topic: str, payload: bytes, retain: bool) -> None:
-        if topic == fleet.topics.round or topic.endswith("/ctl"):
-            heard.append((topic, payload))
-        publish(topic, payload, retain)
-
-    fleet.publish = listen  # type: ignore[method-assign]
-    fleet.run(lambda: fleet.server.machine.round == 3)
-    fleet.server.new_epoch()
-    fleet.run(lambda: fleet.server.machine.round == 5)
-    epochs = {name: device.store.epoch for name, device in fleet.devices.items()}
-    assert set(epochs.values()) == {2}
-    for device in fleet.devices.values():
-        device.cut()
-        device.connect()
-        for topic, payload in list(heard):
-            if device.hears(topic):
-                device.take(Received(topic, payload))  # the invariant is held after each
-    assert {device.store.epoch for device in fleet.devices.values()} == {2}
-    fleet.heal()
-    fleet.check_end()
-
-
-def test_an_aggregator_restored_from_a_backup_sends_its_devices_back(folder: Path) -> None:
-    """The ledger has forgotten what the devices know: they enrol anew, and the sums agree."""
-    fleet = fleet_of(folder, rounds=6)
-    fleet.run(lambda: fleet.server.machine.round == 2)
-    fleet.server.kill()
-    shutil.copytree(fleet.server.folder, folder / "backup")
-    then = fleet.books.copy()
-    fleet.server.restart()
-    fleet.run(lambda: fleet.server.machine.round == 4)
-    fleet.server.kill()
-    shutil.rmtree(fleet.server.folder)
-    shutil.copytree(folder / "backup", fleet.server.folder)
-    fleet.books.rewind(then)
-    fleet.server.restart()
-    fleet.run()
-    fleet.let_pass(60)
-    anew = {name for name, kind, _ in fleet.reports if kind == "enrolled_anew"}
-    assert anew == {"a", "b", "c"}
-    states = [m.state for m in fleet.server.ledger.members()]
-    assert sorted(states) == ["active"] * 3 + ["ghost"] * 3
