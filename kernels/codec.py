@@ -49,8 +49,9 @@ TO_INTEGER = np.float32(3 << 22)  # the sum with it has no fraction, and the int
 def _scale(v: F32, start: np.uint64, length: np.uint64, headroom: np.float32) -> np.float32:
     """Return the scale for a row, or 0 where there is none."""
     top = np.int32(0)
-    for i in range(start, start + length):
-        top = max(top, np.float32(v[i]).view(np.int32) & MAGNITUDE)
+    for j in range(length):
+        i = start + j
+        top = max(top, np.int32(np.float32(v[i]).view(np.int32) & MAGNITUDE))
     scale = np.int32(top).view(np.float32) * headroom / UPPER
     scale = scale if scale > SMALLEST else SMALLEST
     return scale if top < INFINITE and scale <= LARGEST else np.float32(0)
@@ -70,17 +71,31 @@ def quantise(
                 if bad < 0:
                     bad = np.int64(r)
                 scales[r] = 1
-                for i in range(start, start + length):
+                for j in range(length):
+                    i = start + j
                     q[i] = 0
             else:
                 scales[r] = scale
                 inverse = np.float32(1) / scale
-                for i in range(start, start + length):
+                for j in range(length):
+                    i = start + j
                     whole = clamped(v[i] * inverse) + TO_INTEGER
                     q[i] = np.int8(np.float32(whole).view(np.int32))
             r += ONE
             start += length
     return bad
+
+
+@inlined
+def _round_row(
+    q: I8, v: F32, start: np.uint64, length: np.uint64, inverse: np.float32, seed: np.uint32
+) -> None:
+    counter = np.uint32(np.uint32(start) * INDEX)
+    for j in range(length):
+        i = start + j
+        bits = np.float32(clamped(v[i] * inverse) * STEPS + OFFSET).view(np.int32)
+        q[i] = rounded(bits, counter, seed) ^ FLIP
+        counter = np.uint32(counter + INDEX)
 
 
 @jit
@@ -90,7 +105,6 @@ def quantise_stochastic(
 ) -> np.int64:  # fmt: skip
     r = start = np.uint64(0)
     bad = np.int64(-1)
-    counter = np.uint32(0)
     for segment in range(segments):
         length = np.uint64(layout[2 * segment + 1])
         for _ in range(layout[2 * segment]):
@@ -99,16 +113,12 @@ def quantise_stochastic(
                 if bad < 0:
                     bad = np.int64(r)
                 scales[r] = 1
-                for i in range(start, start + length):
+                for j in range(length):
+                    i = start + j
                     q[i] = 0
             else:
                 scales[r] = scale
-                inverse = np.float32(1) / scale
-                counter = np.uint32(np.uint32(start) * INDEX)
-                for i in range(start, start + length):
-                    bits = np.float32(clamped(v[i] * inverse) * STEPS + OFFSET).view(np.int32)
-                    q[i] = rounded(bits, counter, seed) ^ FLIP
-                    counter = np.uint32(counter + INDEX)
+                _round_row(q, v, start, length, np.float32(1) / scale, seed)
             r += ONE
             start += length
     return bad
@@ -121,7 +131,8 @@ def dequantise(v: F32, q: I8, scales: F32, layout: I64, segments: np.int64) -> N
         length = np.uint64(layout[2 * segment + 1])
         for _ in range(layout[2 * segment]):
             scale = scales[r]
-            for i in range(start, start + length):
+            for j in range(length):
+                i = start + j
                 v[i] = np.float32(q[i]) * scale
             r += ONE
             start += length
@@ -136,7 +147,8 @@ def dequantise_add(
         length = np.uint64(layout[2 * segment + 1])
         for _ in range(layout[2 * segment]):
             scale = scales[r]
-            for i in range(start, start + length):
+            for j in range(length):
+                i = start + j
                 total[i] += weight * np.float64(np.float32(q[i]) * scale)
             r += ONE
             start += length

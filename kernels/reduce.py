@@ -41,7 +41,7 @@ FROM_GRID = 2.0**-GRID_BITS
 ALL_INTEGERS = 2.0**52  # from here on every float64 is an integer
 TO_INTEGER = 1.5 * 2.0**52  # the sum with it has no fraction, and the integer in its low bits
 HALF = 2.0**31  # a grid value is cut in two where both halves fit 32 bits with their signs
-BLOCK = 1024
+BLOCK_ROWS = 128  # of 8 elements
 LOW_HALF = np.int64(0xFFFFFFFF)
 ZERO = np.uint64(0)
 ONE = np.uint64(1)
@@ -86,16 +86,21 @@ def from_grid(v: F64, q: I64) -> None:
         v[i] = np.float64(q[i]) * FROM_GRID
 
 
+@inlined
+def _carry(a: np.uint64, b: np.uint64, total: np.uint64) -> np.int64:
+    """Return what ``a + b`` carries. Comparisons would become an instruction without vectors."""
+    return np.int64(((a & b) | ((a | b) & ~total)) >> np.uint64(63))
+
+
 @jit
 def add_scaled(lo: U64, hi: I64, q: I64, weight: np.int64) -> None:
+    weight = np.int64(np.int32(weight))  # says that 32 bits hold it
     for i in range(lo.size):
         upper = (q[i] >> 32) * weight
         lower = (q[i] & LOW_HALF) * weight
-        unsigned = np.uint64(lower)
-        product = np.uint64(upper << 32) + unsigned
+        product = np.uint64(upper << 32) + np.uint64(lower)
         total = lo[i] + product
-        hi[i] += (upper >> 32) + (lower >> 63)
-        hi[i] += np.int64(product < unsigned) + np.int64(total < product)
+        hi[i] += ((upper + (lower >> 32)) >> 32) + _carry(lo[i], product, total)
         lo[i] = total
 
 
@@ -112,17 +117,15 @@ def _accumulate(lo: U64, hi: I64, i: int, v: np.float32, weight: np.int64) -> No
     cut = (scaled * (1.0 / HALF) + TO_INTEGER) - TO_INTEGER
     upper = _integer(cut) * weight
     lower = _integer(scaled - cut * HALF) * weight
-    unsigned = np.uint64(lower)
-    product = np.uint64(upper << 31) + unsigned
+    product = np.uint64(upper << 31) + np.uint64(lower)
     total = lo[i] + product
-    hi[i] += (upper >> 33) + (lower >> 63)
-    hi[i] += np.int64(product < unsigned) + np.int64(total < product)
+    hi[i] += ((upper + (lower >> 31)) >> 33) + _carry(lo[i], product, total)
     lo[i] = total
 
 
 @jit
 def accumulate(lo: U64, hi: I64, v: F32, weight: np.int64) -> None:
-    weight = np.int64(np.int32(weight))  # says that 32 bits hold it
+    weight = np.int64(np.int32(weight))
     for i in range(lo.size):
         _accumulate(lo, hi, i, v[i], weight)
 
@@ -196,27 +199,36 @@ def control_shift(d: F32, c: F32, q_ci: I64) -> None:
 
 
 @inlined
-def _block_of_squares(v: F32 | F64, start: int, stop: int) -> float:
+def _block_of_squares(v: F32 | F64, start: np.uint64, rows: int) -> float:
     s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
-    for i in range(start, stop, 8):
-        s0 += np.float64(v[i]) * np.float64(v[i])
-        s1 += np.float64(v[i + 1]) * np.float64(v[i + 1])
-        s2 += np.float64(v[i + 2]) * np.float64(v[i + 2])
-        s3 += np.float64(v[i + 3]) * np.float64(v[i + 3])
-        s4 += np.float64(v[i + 4]) * np.float64(v[i + 4])
-        s5 += np.float64(v[i + 5]) * np.float64(v[i + 5])
-        s6 += np.float64(v[i + 6]) * np.float64(v[i + 6])
-        s7 += np.float64(v[i + 7]) * np.float64(v[i + 7])
+    for i in range(rows):
+        row = start + np.uint64(8 * i)  # unsigned: no lane asks whether it counts from the end
+        v0 = np.float64(v[row + np.uint64(0)])
+        v1 = np.float64(v[row + np.uint64(1)])
+        v2 = np.float64(v[row + np.uint64(2)])
+        v3 = np.float64(v[row + np.uint64(3)])
+        v4 = np.float64(v[row + np.uint64(4)])
+        v5 = np.float64(v[row + np.uint64(5)])
+        v6 = np.float64(v[row + np.uint64(6)])
+        v7 = np.float64(v[row + np.uint64(7)])
+        s0 += v0 * v0
+        s1 += v1 * v1
+        s2 += v2 * v2
+        s3 += v3 * v3
+        s4 += v4 * v4
+        s5 += v5 * v5
+        s6 += v6 * v6
+        s7 += v7 * v7
     return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
 
 
 @jit
 def sum_of_squares(v: F32 | F64) -> float:
-    whole = v.size & -8
+    rows = v.size >> 3
     total = 0.0
-    for start in range(0, whole, BLOCK):
-        total += _block_of_squares(v, start, min(start + BLOCK, whole))
-    for i in range(whole, v.size):
+    for row in range(0, rows, BLOCK_ROWS):
+        total += _block_of_squares(v, np.uint64(8 * row), min(rows - row, BLOCK_ROWS))
+    for i in range(8 * rows, v.size):
         total += np.float64(v[i]) * np.float64(v[i])
     return total
 
@@ -224,7 +236,7 @@ def sum_of_squares(v: F32 | F64) -> float:
 @jit
 def squares_of_blocks(sums: F64, v: F32) -> None:
     for block in range(sums.size):
-        sums[block] = _block_of_squares(v, block * BLOCK, (block + 1) * BLOCK)
+        sums[block] = _block_of_squares(v, np.uint64(8 * BLOCK_ROWS * block), BLOCK_ROWS)
 
 
 @jit

@@ -66,13 +66,14 @@ def _fixed(q: np.int8) -> np.float32:
 @inlined
 def rounded(bits: np.int32, counter: np.uint32, seed: np.uint32) -> np.int8:
     """Round the fixed-exponent float with these bits; the result still lacks ``FLIP``."""
-    h = counter ^ seed
-    h ^= h >> np.uint32(16)
+    # Numba makes 64 bits of each result: without the casts, so would the loop's counter have.
+    h = np.uint32(counter ^ seed)
+    h = np.uint32(h ^ np.uint32(h >> np.uint32(16)))
     h = np.uint32(h * MIX_1)
-    h ^= h >> np.uint32(15)
+    h = np.uint32(h ^ np.uint32(h >> np.uint32(15)))
     h = np.uint32(h * MIX_2)
     # The finaliser's last step leaves the upper half as it is.
-    return np.int8(np.uint32(np.uint32(bits) + (h >> UNIFORM)) >> FRACTION)
+    return np.int8(np.uint32(np.uint32(bits) + np.uint32(h >> UNIFORM)) >> FRACTION)
 
 
 @inlined
@@ -171,7 +172,7 @@ def _step_of(corrected: Callable[..., np.float32]) -> Callable[..., int]:
         top = np.int32(0)
         for i in range(start, start + length):
             v = np.float32(q[i]) - rate * corrected(q[i], scale, g[i], other[i], other_scale, mu)
-            top = max(top, np.float32(v).view(np.int32) & MAGNITUDE)
+            top = max(top, np.int32(np.float32(v).view(np.int32) & MAGNITUDE))
         scale_now = _refitted(scale, top)
         if scale_now == 0:
             return 1

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kellet.kernels import _checks, _threads
 from kellet.kernels._backend import active
-from kellet.kernels.hash import seed32
+from kellet.kernels.hash import at_step, fold, seed32
 from kellet.kernels.table import LARGEST_SCALE, SMALLEST_SCALE
 
 __all__ = [
@@ -214,13 +214,13 @@ def bind_int8(name: str, y: Int8Rows, g: F32, *others: Int8Rows, seed: int) -> C
     _checks.array("g", g, np.float32)
     _checks.same_length(y=y.values, g=g)
     _checks.apart({"y.values": y.values, "y.scales": y.scales}, {"g": g, **read})
-    seed32(seed)  # refuses it now, not in the loop
+    folded = fold(seed)
 
     run = _in_pieces(kernel, y, g, others)
     if "x" not in held:
 
         def walk(lr: float, step: int) -> int:
-            return run(_checks.rate("lr", lr), seed32(seed, step))
+            return run(_checks.rate("lr", lr), at_step(folded, step))
 
         return walk
 
@@ -229,8 +229,8 @@ def bind_int8(name: str, y: Int8Rows, g: F32, *others: Int8Rows, seed: int) -> C
     def proximal(lr: float, mu: float, step: int) -> int:
         lr, mu = _checks.rate("lr", lr), _checks.rate("mu", mu)
         if np.float32(mu) == 0:
-            return plain(lr, seed32(seed, step))
-        return run(lr, mu, seed32(seed, step))
+            return plain(lr, at_step(folded, step))
+        return run(lr, mu, at_step(folded, step))
 
     return proximal
 
