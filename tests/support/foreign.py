@@ -43,7 +43,6 @@ __all__ = [
 
 objects = cache(compile_objects)  # several tests want the same ones
 _REFERENCE = NumPyBackend()
-_ROOM = 1 << 26
 
 
 class Call(NamedTuple):
@@ -117,81 +116,26 @@ def check(batch: Sequence[Call], answer: bytes) -> None:
     assert at == len(answer)
 
 
-_RUNNER = """
-typedef long word;
+def _calls_in_c(kernels: Sequence[str]) -> str:
+    counts, cases = "", ""
+    for number, kernel in enumerate(kernels):
+        signature = KERNELS[kernel]
+        counts += f"  {{{len(signature.scalars)}, {len(signature.arrays)}}},\n"
+        given = [f"({c_type(kind)} *)a[{i}]" for i, kind in enumerate(signature.arrays)]
+        given += [f"*({c_type(kind)} *)(s + {8 * i})" for i, kind in enumerate(signature.scalars)]
+        result = f"*({c_type(signature.result)} *)result = " if signature.result else ""
+        called = f"{result}kellet_{kernel}({', '.join([*given, 'n'])})"
+        cases += f"  case {number}: {called}; break;\n"
+    head = "static void call(int64_t kernel, int64_t n, char *s, char **a, char *result)"
+    return f"""
+static const int counts[][2] = {{
+{counts}}};
 
-#if defined(__aarch64__)
-static word syscall3(word number, word a, word b, word c) {{
-  register word x8 __asm__("x8") = number;
-  register word x0 __asm__("x0") = a;
-  register word x1 __asm__("x1") = b;
-  register word x2 __asm__("x2") = c;
-  __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
-  return x0;
-}}
-enum {{ READ = 63, WRITE = 64, EXIT = 93 }};
-#elif defined(__arm__)
-static word syscall3(word number, word a, word b, word c) {{
-  register word r7 __asm__("r7") = number;
-  register word r0 __asm__("r0") = a;
-  register word r1 __asm__("r1") = b;
-  register word r2 __asm__("r2") = c;
-  __asm__ volatile("svc 0" : "+r"(r0) : "r"(r7), "r"(r1), "r"(r2) : "memory");
-  return r0;
-}}
-enum {{ READ = 3, WRITE = 4, EXIT = 1 }};
-#else
-static word syscall3(word number, word a, word b, word c) {{
-  word result;
-  __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c)
-                   : "rcx", "r11", "memory");
-  return result;
-}}
-enum {{ READ = 0, WRITE = 1, EXIT = 60 }};
-#endif
-
-static char room[{room}] __attribute__((aligned(64)));
-
-static void call(int64_t kernel, int64_t n, char *s, char **a, char *result) {{
+{head} {{
   switch (kernel) {{
-{cases}
-  }}
-}}
-
-static const int counts[][2] = {{ {counts} }}; /* scalars, arrays */
-
-#if defined(__x86_64__)
-__attribute__((force_align_arg_pointer))
-#endif
-void _start(void) {{
-  word size = 0, done = 0, n;
-  while ((n = syscall3(READ, 0, (word)(room + size), {room} - size)) > 0) size += n;
-#if defined(__x86_64__)
-  *(int64_t *)room = kellet_level();
-#endif
-  for (char *at = room + 8; at < room + size;) {{
-    int64_t kernel = *(int64_t *)at, length = *(int64_t *)(at + 8);
-    char *scalars = at + 16, *result = scalars + 8 * counts[kernel][0], *arrays[16];
-    at = result + 8;
-    for (int i = 0; i < counts[kernel][1]; i++) {{
-      arrays[i] = at + 8;
-      at += 8 + (*(int64_t *)at + 7) / 8 * 8;
-    }}
-    call(kernel, length, scalars, arrays, result);
-  }}
-  while (done < size && (n = syscall3(WRITE, 1, (word)(room + done), size - done)) > 0) done += n;
-  syscall3(EXIT, done != size, 0, 0);
-  for (;;) {{}}
+{cases}  }}
 }}
 """
-
-
-def _case(number: int, kernel: str) -> str:
-    signature = KERNELS[kernel]
-    given = [f"({c_type(kind)} *)a[{i}]" for i, kind in enumerate(signature.arrays)]
-    given += [f"*({c_type(kind)} *)(s + {8 * i})" for i, kind in enumerate(signature.scalars)]
-    result = f"*({c_type(signature.result)} *)result = " if signature.result else ""
-    return f"  case {number}: {result}kellet_{kernel}({', '.join([*given, 'n'])}); break;"
 
 
 def build_runner(
@@ -199,13 +143,8 @@ def build_runner(
 ) -> tuple[Path, tuple[str, ...]]:
     """Link a target's objects to a program without any library, and return it and its kernels."""
     contents, kernels = objects(target, cpu)
-    counts = [(len(KERNELS[k].scalars), len(KERNELS[k].arrays)) for k in kernels]
-    source = c_header(target, kernels) + _RUNNER.format(
-        room=_ROOM,
-        cases="\n".join(_case(*numbered) for numbered in enumerate(kernels)),
-        counts=", ".join(f"{{{scalars}, {arrays}}}" for scalars, arrays in counts),
-    )
-    (folder / "runner.c").write_text(source)
+    (folder / "kernels.h").write_text(c_header(target, kernels))
+    (folder / "calls.h").write_text(_calls_in_c(kernels))
     for i, content in enumerate(contents):
         (folder / f"{i}.o").write_bytes(content)
     program = folder / "runner"
@@ -213,8 +152,8 @@ def build_runner(
     alone = ["-ffreestanding", "-fno-builtin", "-fno-sanitize=all", "-fno-stack-protector"]
     alone += ["-nostdlib", "-static"]
     compiler = [sys.executable, "-m", "ziglang", "cc", *options, "-O1", *alone]
-    files = [folder / "runner.c", *sorted(folder.glob("*.o"))]
-    subprocess.run([*compiler, "-o", program, *files], check=True)
+    files = [Path(__file__).with_name("runner.c"), *sorted(folder.glob("*.o"))]
+    subprocess.run([*compiler, "-I", folder, "-o", program, *files], check=True)
     return program, kernels
 
 
