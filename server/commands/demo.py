@@ -27,12 +27,12 @@ def demo(
     seed: int = 0,
     data_dir: Path | None = None,
     json: bool = False,
-) -> None:
+) -> int:
     """A whole fleet on this machine: broker, aggregator and devices that come and go.
 
     Real processes train on real people's phone data over a real MQTT broker, while
     devices are killed and started again. Then the other algorithms are simulated on
-    the same data, and a report is written.
+    the same data, and a report is written. Ends with 1 if the controls do not add up.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def demo(
     json
         JSON lines, and one object with the results as the last.
     """
-    from kellet.server.demo import Settings, default_state, run_demo
+    from kellet.server.demo import Settings, run_demo
 
     settings = Settings(
         algorithm=algorithm,
@@ -67,12 +67,13 @@ def demo(
         broker=broker,
         seed=seed,
         report=report,
-        state=default_state(report) if state is None else state,
+        state_dir=state,
         data_dir=data_dir,
     )
     with Console(json=json) as console:
         facts = run_demo(settings, console)
         console.result(facts, _words(facts))
+    return 0 if facts["control_gap"] == 0 else 1
 
 
 def _words(facts: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from kellet.kernels import backend
@@ -61,6 +60,8 @@ def run_demo(settings: Settings, console: Console) -> dict[str, Any]:
         facts["seconds"] = round(time.monotonic() - began, 1)
         record = _record(settings, people, run, [live, *curves], facts)
         save_run(settings.state, record)
+        if settings.state_dir is not None:
+            save_run(settings.report, record)  # `kellet report` finds it by either directory
         write_report(settings.report, record)
         facts["seconds"] = round(time.monotonic() - began, 1)
         return facts
@@ -177,8 +178,3 @@ def _record(
 
 def _listed(users: tuple[int, ...]) -> str:
     return ", ".join(map(str, users[:-1])) + f" and {users[-1]}"
-
-
-def default_state(report: Path) -> Path:
-    """Where the state goes unless it is given."""
-    return report / "state"

@@ -23,7 +23,7 @@ __all__ = ["SERVER", "Fleet"]
 SERVER = "server"
 OVER_SELECT = 1.2
 PATIENCE = 8.0  # s that a child has to end in order; then it is killed
-_ENDED = 1.0  # s between the end of a child's output and its own
+_ENDED = 5.0  # s between the end of a child's output and its own
 
 
 class Fleet:

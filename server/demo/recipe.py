@@ -49,7 +49,7 @@ RECIPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One demo. ``rounds`` None: the recipe's."""
+    """One demo. ``rounds`` None: the recipe's; ``state_dir`` None: inside the report's."""
 
     algorithm: str
     task: str
@@ -58,7 +58,7 @@ class Settings:
     broker: str
     seed: int
     report: Path
-    state: Path
+    state_dir: Path | None
     data_dir: Path | None
 
     def __post_init__(self) -> None:
@@ -66,6 +66,11 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} = {value}", why="it must be at least 1")
+
+    @property
+    def state(self) -> Path:
+        """Where the processes keep what they must."""
+        return self.report / "state" if self.state_dir is None else self.state_dir
 
     @property
     def recipe(self) -> Recipe:

@@ -252,7 +252,8 @@ def _round_row(r: Round) -> tuple[str, ...]:
 
 
 def _footer(run: Run) -> str:
-    text = "Made from <code>run.json</code>, which <code>kellet report</code> reads again."
+    source = "the aggregator&rsquo;s ledger" if run.kind == "server" else "<code>run.json</code>"
+    text = f"Made from {source}; <code>kellet report</code> makes it again."
     if run.kind == "demo":
         text += (
             " When devices are killed depends on the seed, and what that hits on the machine, so "

@@ -132,7 +132,7 @@ def test_sigterm_ends_a_server_that_waits(desk: Path, tmp_path: Path) -> None:
         server.wait_for("waiting")
         server.signal(signal.SIGTERM)
         done = server.end()
-    assert (done.code, done.err) == (143, "kellet: stopped by SIGTERM\n")
+    assert (done.code, done.said) == (143, "kellet: stopped by SIGTERM\n")
 
 
 @pytest.mark.parametrize(

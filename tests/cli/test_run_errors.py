@@ -182,4 +182,4 @@ def test_a_fleet_that_is_not_there_is_waited_for(desk: Path, tmp_path: Path, ser
         lonely.wait_for("started")
         lonely.press_ctrl_c()
         done = lonely.end()
-        assert (done.code, done.err) == (130, "kellet: stopped by SIGINT\n")
+        assert (done.code, done.said) == (130, "kellet: stopped by SIGINT\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.command import command
+from support.command import Running, command
 
 SUMMARY = {
     "algorithm",
@@ -76,3 +76,12 @@ def test_a_directory_without_a_run(tmp_path: Path) -> None:
     command("report", tmp_path).failed(2, f"there is no run in {tmp_path}")
     (tmp_path / "run.json").write_text("{}")
     command("report", tmp_path).failed(7, "run.json cannot be read")
+
+
+def test_ctrl_c_ends_a_simulation(desk: Path) -> None:
+    options = ("--data", "mine:clients", "--rounds", 100_000)
+    with Running("simulate", "toy.kplan", *options, cwd=desk) as running:
+        running.wait_for("round", 3)
+        running.press_ctrl_c()
+        done = running.end()
+    assert (done.code, done.said) == (130, "kellet: stopped by SIGINT\n")

@@ -43,7 +43,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str
     report = tmp_path_factory.mktemp("demo")
     done = command("demo", "--rounds", 5, "--devices", 4, "--report", report, "--json")
     assert done.code == 0, done.err
-    assert done.err == ""
+    assert done.said == ""
     return report, done.lines
 
 
@@ -148,7 +148,7 @@ def interrupted(report: Path, number: signal.Signals) -> None:
         done = demo.end()
     assert "Traceback" not in done.err
     if number == signal.SIGINT:
-        assert (done.code, done.err) == (130, "kellet: stopped by SIGINT\n")
+        assert (done.code, done.said) == (130, "kellet: stopped by SIGINT\n")
         assert nothing_left(str(report), within=0.5)
     assert nothing_left(str(report))
 
