@@ -99,3 +99,14 @@ def test_a_wrong_request_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_object_is_refused() -> None:
     with pytest.raises(ValueError, match="ELF"):
         _symbols.undefined_symbols(b"MZ" + bytes(100))
+
+
+def test_the_page_of_targets_tells_the_truth() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "targets.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\| ([^|]*) \|", page, re.MULTILINE)
+    assert [name for name, _ in rows] == list(TARGETS)
+    for name, files in rows:
+        assert re.findall(r"`(\.\w+)`", files) == list(TARGETS[name].suffixes())
+    listed = page.split("its header says so: ", 1)[1].split(". ", 1)[0]
+    held = objects("cortex_m4", "generic").kernels
+    assert re.findall(r"`(\w+)`", listed) == [kernel for kernel in KERNELS if kernel not in held]
