@@ -20,7 +20,16 @@ from paho.mqtt.properties import Properties
 from kellet.sdk.transport.base import Received
 from kellet.sdk.transport.settings import LinkSettings, Version
 
-__all__ = ["Connack", "Goodbye", "Note", "Puback", "Suback", "connect", "make_client"]
+__all__ = [
+    "Connack",
+    "Goodbye",
+    "Note",
+    "Puback",
+    "Suback",
+    "acknowledge_at_once",
+    "connect",
+    "make_client",
+]
 
 LARGEST_RECEIVED = 16 << 20  # bytes of a packet; parts are far smaller
 
@@ -121,3 +130,15 @@ def _no_delay(_client: paho.Client, _userdata: Any, connection: Any) -> None:
     """Send small packets at once: an acknowledgement that waits 40 ms halves the throughput."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def acknowledge_at_once(client: paho.Client) -> None:
+    """Let TCP acknowledge what comes next without waiting for something to send with it.
+
+    Brokers hold a small packet back until the one before it is acknowledged, which the kernel
+    likes to delay by 40 ms. It forgets this setting, so it is made before each wait.
+    """
+    connection: Any = client.socket()  # paho's type for it leaves most of a socket out
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)

@@ -27,6 +27,7 @@ from kellet.sdk.transport.paho_client import (
     Note,
     Puback,
     Suback,
+    acknowledge_at_once,
     connect,
     make_client,
 )
@@ -105,6 +106,7 @@ class Session:
 
     def turn(self, timeout: float) -> list[TransportEvent]:
         """Wait up to ``timeout`` s for the network and return what happened, in order."""
+        acknowledge_at_once(self._client)
         try:
             status = self._client.loop(timeout)
         except Exception as error:
