@@ -21,9 +21,11 @@ _TOOLS = {"library": "ld.lld", "module": "wasm-ld"}  # of those that zig carries
 def link(objects: Sequence[bytes], target: str, to: Path) -> None:
     """Write the shared library or the module of a target, or for ``*.o`` its only object.
 
-    Raises RuntimeError where a symbol stays undefined, no linker is there, or
-    the linker fails.
+    Raises ValueError for an object out of several, and RuntimeError where a
+    symbol stays undefined, no linker is there, or the linker fails.
     """
+    if to.suffix == ".o" and len(objects) > 1:
+        raise ValueError(f"{target} is {len(objects)} objects and not one")
     defined = {name for content in objects for name in defined_symbols(content)}
     wanted = {name for content in objects for name in undefined_symbols(content)}
     if wanted - defined:

@@ -20,6 +20,7 @@ import llvmlite.binding as llvm
 from kellet.kernels import _dispatch, _library, _lowering
 from kellet.kernels._conversions import ARM_CONVERSIONS
 from kellet.kernels._link import link
+from kellet.kernels.header import c_header
 from kellet.kernels.table import KERNELS
 from kellet.kernels.targets import ANY, TARGETS, Build, Target
 
@@ -137,6 +138,8 @@ def main() -> int:
     parser.add_argument("--header", type=Path, help="write the C header of this target here")
     options = parser.parse_args()
     target = TARGETS[options.target]
+    if not options.out and options.target not in _library.MACHINES:
+        parser.error(f"--out is needed for {options.target}: this package loads no such file")
     out = options.out or _library.library_path(options.target)
     if out.suffix not in target.suffixes():
         allowed = " or ".join(target.suffixes())
@@ -146,9 +149,7 @@ def main() -> int:
     objects = compile_objects(options.target, options.cpu)
     link(objects.contents, options.target, out)
     if options.header:
-        from kellet.kernels.header import c_header
-
-        options.header.write_text(c_header(options.target, objects.kernels), encoding="ascii")
+        options.header.write_text(c_header(options.target, objects.kernels), encoding="utf-8")
     left_out = [kernel for kernel in KERNELS if kernel not in objects.kernels]
     if left_out:
         print(f"left out, as they compute in double precision: {', '.join(left_out)}")

@@ -118,7 +118,7 @@ print(*sorted(m.split(".")[-1] + ".py" for m in sys.modules if m.startswith("kel
     serving = {"_backend.py", "_checks.py", "_threads.py"}
     serving |= {"exact.py", "local.py", "rows.py", "sparse.py"}
     serving |= {"reference.py", "reference_rows.py", "reference_steps.py"}
-    inspecting = {"_library.py", "_symbols.py"}
+    inspecting = {"_library.py", "_symbols.py", "header.py"}
     loaded = set(python(code)[0].split())
     assert loaded - serving - inspecting == set(_library.SOURCES)
 

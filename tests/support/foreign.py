@@ -23,6 +23,7 @@ import pytest
 from support.kernel_inputs import arguments, clear_room, run, same_bits
 
 from kellet.kernels._backend import NumPyBackend
+from kellet.kernels._link import link
 from kellet.kernels.compile import compile_objects
 from kellet.kernels.header import c_header, c_type
 from kellet.kernels.table import KERNELS
@@ -30,11 +31,11 @@ from kellet.kernels.targets import ANY
 
 __all__ = [
     "Call",
-    "answer",
+    "Program",
+    "build_module",
     "build_runner",
     "calls",
     "check",
-    "in_node",
     "level_of",
     "objects",
     "pack",
@@ -138,10 +139,38 @@ static const int counts[][2] = {{
 """
 
 
-def build_runner(
-    target: str, folder: Path, *options: str, cpu: str = ANY
-) -> tuple[Path, tuple[str, ...]]:
-    """Link a target's objects to a program without any library, and return it and its kernels."""
+class Program(NamedTuple):
+    """A command that runs a batch, and the kernels in its order."""
+
+    command: tuple[object, ...]
+    kernels: tuple[str, ...]
+
+    def under(self, *emulator: str) -> Program:
+        """Return it as run by an emulator."""
+        return self._replace(command=(*emulator, *self.command))
+
+    def answer(self, batch: Sequence[Call]) -> bytes:
+        """Run the calls of the kernels that it has, and return its answer."""
+        done = subprocess.run(
+            [str(part) for part in self.command],
+            input=pack(self.held(batch), self.kernels),
+            capture_output=True,
+            check=False,
+            timeout=100,
+        )
+        assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr.decode()}"
+        return done.stdout
+
+    def held(self, batch: Sequence[Call]) -> list[Call]:
+        return [call for call in batch if call.kernel in self.kernels]
+
+    def check(self, batch: Sequence[Call]) -> None:
+        """Compare its answer with the reference's."""
+        check(self.held(batch), self.answer(batch))
+
+
+def build_runner(target: str, folder: Path, *options: str, cpu: str = ANY) -> Program:
+    """Link a target's objects to a program that needs no library."""
     contents, kernels = objects(target, cpu)
     (folder / "kernels.h").write_text(c_header(target, kernels))
     (folder / "calls.h").write_text(_calls_in_c(kernels))
@@ -154,23 +183,17 @@ def build_runner(
     compiler = [sys.executable, "-m", "ziglang", "cc", *options, "-O1", *alone]
     files = [Path(__file__).with_name("runner.c"), *sorted(folder.glob("*.o"))]
     subprocess.run([*compiler, "-I", folder, "-o", program, *files], check=True)
-    return program, kernels
+    return Program((program,), kernels)
 
 
-def answer(program: Sequence[object], batch: bytes) -> bytes:
-    """Run a program on a batch and return its answer."""
-    done = subprocess.run(
-        [str(part) for part in program], input=batch, capture_output=True, check=False, timeout=100
-    )
-    assert done.returncode == 0, f"{program} ended with {done.returncode}: {done.stderr.decode()}"
-    return done.stdout
-
-
-def in_node(module: Path, batch: bytes) -> bytes:
-    """Run a batch on a WebAssembly module of all kernels in Node."""
-    kernels = {name: kernel._asdict() for name, kernel in KERNELS.items()}
+def build_module(folder: Path) -> Program:
+    """Link the WebAssembly module; what runs it gets the table, as it reads no header."""
+    contents, kernels = objects("wasm32", ANY)
+    module = folder / "kernels.wasm"
+    link(contents, "wasm32", module)
+    table = json.dumps({kernel: KERNELS[kernel]._asdict() for kernel in kernels})
     script = Path(__file__).with_name("run_module.mjs")
-    return answer([tool("node"), script, module, json.dumps(kernels)], batch)
+    return Program((tool("node"), script, module, table), kernels)
 
 
 def level_of(answer: bytes) -> int:
