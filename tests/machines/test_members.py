@@ -49,27 +49,32 @@ def test_a_newcomer_changes_n_alone_from_the_next_announcement() -> None:
 
 def test_a_member_that_never_was_counted_is_dropped_after_its_time() -> None:
     lab = Lab(PLAN, Scaffold(), target=1, member_ttl=100.0)
-    counted, silent = Puppet(lab, "counted"), Puppet(lab, "silent")
-    counted.send([-0.5])
-    assert lab.round.members == 2
+    active, counted, silent = (Puppet(lab, name) for name in ("active", "counted", "silent"))
+    counted.send([-0.5])  # once, and never again
+    assert lab.round.members == 3
     lab.age = 99.0
-    counted.send([-0.5])
-    assert lab.round.members == 2
+    active.send([0.0])
+    assert lab.round.members == 3
     lab.age = 101.0
-    total = lab.machine.control.integers()
-    counted.send([0.0])
-    assert lab.round.members == 1
-    assert lab.member_states() == {"counted": ["active"], "silent": ["dropped"]}
-    assert lab.machine.control.integers() != total  # by what was counted, and nothing else
-    # Counted members are never dropped: their control is in C.
+    (before,) = lab.machine.control.integers()
+    active.send([0.0])  # counts -c_a; the member that goes takes nothing along
+    c_a = float(np.float32(before / (3 * ONE)))
+    assert lab.machine.control.integers() == [before + round(-c_a * ONE)]
+    assert lab.round.members == 2
+    # Who was counted is never dropped: its control is in C.
+    assert lab.member_states() == {
+        "active": ["active"],
+        "counted": ["active"],
+        "silent": ["dropped"],
+    }
     lab.age = 1e9
-    counted.send([0.0])
-    assert lab.round.members == 1
+    active.send([0.0])
+    assert lab.round.members == 2
 
-    # It may come back, as the member it was.
+    # Who was dropped may come back, as the member it was.
     assert silent.join().code == "unknown"
     assert isinstance(silent.hello(epoch=1, audit=0), Welcome)
-    assert lab.machine.members == 2
+    assert lab.machine.members == 3
     assert silent.send([-0.5]).counted
 
 

@@ -22,7 +22,7 @@ from kellet.sdk.errors import ProtocolError, UsageError
 from kellet.sdk.protocol import limits, wire
 from kellet.sdk.protocol.assembly import Assembly
 from kellet.sdk.protocol.body import decode_body
-from kellet.sdk.protocol.messages import Grant, Receipt, Reject
+from kellet.sdk.protocol.messages import Busy, FromServer, Grant, Receipt, Reject
 from kellet.sdk.protocol.parts import decode_part
 from kellet.sdk.transport.base import Received
 
@@ -36,48 +36,56 @@ class Bomb:
         return (exec, ("raise SystemExit('it was run')",))
 
 
-def nested(depth: int, opening: bytes = b"\x91", core: bytes = b"\xc0") -> bytes:
-    return b"\x82\xa1v\x01\xa1x" + opening * depth + core
-
-
 BUSY = msgpack.packb({"t": "busy", "v": 1, "after": 1.0})
+
+
+def beside(value: bytes) -> bytes:
+    """A message that would be fine, with this in a key that nobody knows."""
+    return b"\x84" + BUSY[1:] + b"\xa1x" + value
+
+
+def nested(depth: int, opening: bytes = b"\x91") -> bytes:
+    return beside(opening * depth + b"\xc0")
+
 
 ATTACKS: dict[str, bytes] = {
     "nothing": b"",
     "a pickle": pickle.dumps(Bomb()),
     "a pickle of protocol 0": pickle.dumps(Bomb(), protocol=0),
-    "a 1 GB byte string": b"\x82\xa1v\x01\xa1x\xc6\x40\x00\x00\x00",
-    "a 1 GB text": b"\x82\xa1v\x01\xa1x\xdb\x40\x00\x00\x00",
-    "4 billion items": b"\x82\xa1v\x01\xa1x\xdd\xff\xff\xff\xff",
+    "a 1 GB byte string": beside(b"\xc6\x40\x00\x00\x00"),
+    "a 1 GB text": beside(b"\xdb\x40\x00\x00\x00"),
+    "4 billion items": beside(b"\xdd\xff\xff\xff\xff"),
     "4 billion keys": b"\xdf\xff\xff\xff\xff",
-    "a 1 GB extension": b"\x82\xa1v\x01\xa1x\xc9\x40\x00\x00\x00\x05",
+    "a 1 GB extension": beside(b"\xc9\x40\x00\x00\x00\x05"),
     "10,000 nested lists": nested(10_000),
     "4,000 nested lists": nested(4000),
-    "seven nested lists": nested(7),
-    "nested maps": nested(500, b"\x81\xa1k"),
-    "1 MB of empty maps": b"\x92\xdd\x00\x10\x00\x00" + b"\x80" * (1 << 20),
-    "4 KB of empty maps": b"\x82\xa1v\x01\xa1x\xdc\x0f\xf0" + b"\x80" * 4080,
-    "a list of 257": b"\x82\xa1v\x01\xa1x\xdc\x01\x01" + b"\xc0" * 257,
+    "six nested lists": nested(6),
+    "six nested maps": nested(6, b"\x81\xa1k"),
+    "500 nested maps": nested(500, b"\x81\xa1k"),
+    "1 MB of empty maps": beside(b"\xdd\x00\x10\x00\x00" + b"\x80" * (1 << 20)),
+    "4 KB of empty maps": beside(b"\xdc\x0f\xd0" + b"\x80" * 4048),
+    "a list of 257": beside(b"\xdc\x01\x01" + b"\xc0" * 257),
     "duplicate keys": b"\x84\xa1v\x01\xa1t\xa4busy\xa5after\x01\xa5after\x02",
-    "duplicate keys below": b"\x82\xa1v\x01\xa1x\x82\xa1a\x01\xa1a\x02",
-    "a duplicate version": b"\x84\xa1v\x01\xa1v\x01\xa1t\xa4busy\xa5after\x01",
+    "duplicate keys below": beside(b"\x82\xa1a\x01\xa1a\x02"),
+    "a duplicate version": b"\x84" + BUSY[1:] + b"\xa1v\x01",
     "trailing bytes": BUSY + b"\xc0",
     "two messages": BUSY + BUSY,
     "half a message": BUSY[:-1],
-    "an extension type": msgpack.packb({"v": 1, "x": msgpack.ExtType(5, b"data")}),
-    "an empty extension": b"\x82\xa1v\x01\xa1x\xc7\x00\x05",
-    "a timestamp": msgpack.packb({"v": 1, "x": msgpack.Timestamp(1, 1)}),
-    "a timestamp of 32 bits": b"\x82\xa1v\x01\xa1x\xd6\xff\x00\x00\x00\x01",
-    "a timestamp beyond all time": b"\x82\xa1v\x01\xa1x\xc7\x0c\xff" + b"\xff" * 12,
-    "a reserved byte": b"\x82\xa1v\x01\xa1x\xc1",
+    "an extension type": beside(b"\xd5\x05ab"),
+    "an empty extension": beside(b"\xc7\x00\x05"),
+    "a timestamp": beside(msgpack.packb(msgpack.Timestamp(1, 1))),
+    "a timestamp of 32 bits": beside(b"\xd6\xff\x00\x00\x00\x01"),
+    "a timestamp beyond all time": beside(b"\xc7\x0c\xff" + b"\xff" * 12),
+    "a timestamp in a list": beside(b"\x91\xd6\xff\x00\x00\x00\x01"),
+    "a reserved byte": beside(b"\xc1"),
     "a list": b"\x93\x01\x02\x03",
     "a number": b"\x01",
-    "numbers as keys": b"\x82\xa1v\x01\x01\x02",
-    "byte strings as keys": b"\x82\xc4\x01v\x01\xc4\x01t\x01",
-    "a list as a key": b"\x82\xa1v\x01\x91\x01\x02",
-    "text that is no UTF-8": b"\x82\xa1v\x01\xa1x\xa2\xff\xfe",
-    "a key that is no UTF-8": b"\x82\xa1v\x01\xa1\xff\x01",
-    "half a surrogate": b"\x82\xa1v\x01\xa1x\xa3\xed\xa0\x80",
+    "numbers as keys": beside(b"\x81\x01\x02"),
+    "byte strings as keys": beside(b"\x81\xc4\x01v\x01"),
+    "a list as a key": beside(b"\x81\x91\x01\x02"),
+    "text that is no UTF-8": beside(b"\xa2\xff\xfe"),
+    "a key that is no UTF-8": beside(b"\x81\xa1\xff\x01"),
+    "half a surrogate": beside(b"\xa3\xed\xa0\x80"),
     "no version": msgpack.packb({"t": "busy", "after": 1.0}),
     "no kind": msgpack.packb({"v": 1, "after": 1.0}),
     "an unknown kind": msgpack.packb({"v": 1, "t": "eval", "after": 1.0}),
@@ -85,8 +93,16 @@ ATTACKS: dict[str, bytes] = {
     "a huge int": msgpack.packb({"v": 1, "t": "busy", "after": 2**64 - 1}),
     "a huge round": msgpack.packb({"v": 1, "t": "train", "round": 2**63, "seconds": 1.0}),
     "a huge negative": msgpack.packb({"v": 1, "t": "ack", "uid": bytes(16), "missing": -(2**63)}),
-    "too long by one byte": msgpack.packb({"v": 1, "x": bytes(limits.CONTROL_BYTES)}),
+    "too long by one byte": beside(b"\xc5\x0f\xdd" + bytes(limits.CONTROL_BYTES - len(BUSY) - 4)),
 }
+
+
+@pytest.mark.parametrize(
+    "value", [b"\xc0", b"\xa1a", b"\x91" * 4 + b"\xc0", b"\xdc\x01\x00" + b"\xc0" * 256]
+)
+def test_what_the_attacks_are_made_of_is_fine(value: bytes) -> None:
+    """A message with an unknown key is read: the attacks are refused for what they hold."""
+    assert wire.unpack(beside(value), FromServer) == Busy(after=1.0)
 
 
 def cost(action: Callable[[], object]) -> int:
