@@ -13,6 +13,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machines.alone import Alone
 from machines.puppet import Lab, Puppet
 from protocol.examples import EXAMPLES, KINDS
 from support.toy_plans import linear_loss, softmax_regression
@@ -265,6 +266,34 @@ def test_a_field_of_any_other_value_is_a_message_or_a_protocol_error(
             wire.unpack(raw, kind)
         except ProtocolError:
             continue
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    name=st.sampled_from(sorted(EXAMPLES)),
+    changes=st.dictionaries(st.integers(0, 20), _VALUES, max_size=3),
+    algorithm=st.dictionaries(
+        st.sampled_from(
+            ["name", "local_lr", "batch_size", "local_steps", "mu", "implicit", "option", "self"]
+        ),
+        _VALUES | st.sampled_from(["fedavg", "fedprox", "scaffold", 1e300, 2**62]),
+    ),
+)
+def test_a_device_survives_any_aggregator(
+    name: str, changes: dict[int, Any], algorithm: dict[str, Any]
+) -> None:
+    fields = msgpack.unpackb(wire.pack(EXAMPLES[name]))
+    if "algorithm" in fields:
+        fields["algorithm"] |= algorithm
+    names = sorted(fields)
+    fields |= {names[index % len(names)]: value for index, value in changes.items()}
+    alone = Alone()
+    alone.connect()
+    alone.welcome()
+    for topic in (alone.topics.round, alone.topics.ctl("a")):
+        alone.step(Received(topic, msgpack.packb(fields)))
+    if alone.machine.fatal is None:
+        alone.wait(100)
 
 
 @settings(deadline=None, max_examples=300)
