@@ -88,7 +88,7 @@ def test_a_wrong_request_is_refused(tmp_path: Path) -> None:
         (["--target", "wasm32", "--out", "k.so"], "must end in .wasm or .o: k.so"),
         (["--target", "x86_64", "--out", "k.o"], "must end in .so: k.o"),
         (["--target", "cortex_m4"], "--out is needed for cortex_m4"),
-        (["--target", "armv7", "--cpu", "cortex-a9"], "must be one of generic"),
+        (["--target", "armv7", "--out", "k.so", "--cpu", "cortex-a9"], "must be one of generic"),
     ):
         command = [sys.executable, "-m", "kellet.kernels.compile", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
