@@ -71,6 +71,8 @@ def random_layout(n: int, rng: np.random.Generator) -> Any:
 
 def sizes(kernel: str, n: int, layout: Any) -> dict[str, int]:
     """Return what the table's names of lengths come to, and the scalars that are lengths."""
+    if kernel == "squares_of_blocks":
+        n = min(n, 9)
     lengths = {"n": n, "1024*n": 1024 * n, "2048": 2048, "k": max(1, n // 3) if n else 0}
     lengths |= {"2*segments": layout.size, "segments": layout.size // 2}
     lengths |= {"rows": int(layout[::2].sum()), "longest": int(layout[1::2].max(initial=0))}
