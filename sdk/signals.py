@@ -15,7 +15,7 @@ from types import FrameType
 __all__ = ["Interrupted", "install", "orderly_stop"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_stop: Callable[[], None] | None = None
+_stop: Callable[[], object] | None = None
 _asked: signal.Signals | None = None
 
 
@@ -40,7 +40,7 @@ def install() -> None:
 
 
 @contextmanager
-def orderly_stop(stop: Callable[[], None]) -> Iterator[None]:
+def orderly_stop(stop: Callable[[], object]) -> Iterator[None]:
     """Inside the block the first signal calls ``stop`` and the second raises.
 
     ``Interrupted`` is raised behind the block in either case.

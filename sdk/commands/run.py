@@ -95,7 +95,6 @@ class _Teller:
         self._doing = "waiting for a round"
         self._counted = self._refused = 0
         self._peak = 0.0
-        self._began = time.monotonic()
 
     def tell(self, report: Report) -> None:
         facts = report.data

@@ -115,8 +115,8 @@ class _Driver:
         self._tell = tell
         self._moved = time.monotonic()
 
-    def turn(self) -> bool:
-        """Wait for a report or a deed of chaos, for a short while; False where nothing came."""
+    def turn(self) -> None:
+        """Wait for a report or a deed of chaos, for a short while."""
         now = time.monotonic()
         heard = self._fleet.next(min(now + TICK, self._chaos.wake))
         if heard is not None:
@@ -133,7 +133,6 @@ class _Driver:
                     why="this machine may be too busy, or the broker does not deliver",
                     repair="look at the log.txt of server and devices in the --state directory",
                 )
-        return heard is not None
 
     def calm(self) -> None:
         """The rounds are done: everyone comes back, to learn what became of its last update."""

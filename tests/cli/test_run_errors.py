@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -183,3 +184,15 @@ def test_a_fleet_that_is_not_there_is_waited_for(desk: Path, tmp_path: Path, ser
         lonely.press_ctrl_c()
         done = lonely.end()
         assert (done.code, done.said) == (130, "kellet: stopped by SIGINT\n")
+
+
+def test_ctrl_c_does_not_wait_for_a_broker_that_is_away(desk: Path, tmp_path: Path) -> None:
+    with Running(
+        *("run", "pi-1", "--broker", NOWHERE, "--data", "mine:load", "--state", tmp_path), cwd=desk
+    ) as lonely:
+        lonely.wait_for("started")
+        lonely.press_ctrl_c()
+        began = time.monotonic()
+        done = lonely.end()
+    assert (done.code, done.said) == (130, "kellet: stopped by SIGINT\n")
+    assert time.monotonic() - began < 5  # its patience with the broker is 30 s
