@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,8 @@ class Database:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.where, isolation_level=None, check_same_thread=False)
+            # From Python 3.13 on a connection that is merely let go of warns.
+            weakref.finalize(self, self._db.close)
             if path is not None:
                 self._make_durable()
             with self.transaction():

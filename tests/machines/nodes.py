@@ -98,9 +98,6 @@ class Node:
         """The stores, and their methods that write."""
         raise NotImplementedError
 
-    def subscriptions(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
     def connect(self) -> None:
         if self.up or not self.alive:
             return
