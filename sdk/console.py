@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Console", "print_error"]
 
-_FRAME = 0.1  # s between two drawings of the live display
-
 
 class Console:
     """One command's output.
@@ -36,8 +34,6 @@ class Console:
         self.json = json
         self.live = not json and _can_redraw()
         self._display: Live | None = None
-        self._latest: Callable[[], RenderableType] = str
-        self._shown_at = 0.0
 
     def event(self, kind: str, facts: Mapping[str, Any]) -> None:
         """Something happened: a JSON line, or nothing."""
@@ -59,22 +55,16 @@ class Console:
         """Replace the live display, if there is one, by what ``renderable`` returns."""
         if not self.live:
             return
-        self._latest = renderable
         if self._display is None:
             from rich.live import Live
 
             self._display = Live(auto_refresh=False, vertical_overflow="crop")
             self._display.start()
-        elif time.monotonic() - self._shown_at < _FRAME:
-            return
-        self._shown_at = time.monotonic()
         self._display.update(renderable(), refresh=True)
 
     def end_display(self, *, keep: bool) -> None:
         """Leave the live display as it is, or (``keep`` False) take it away."""
         if self._display is not None:
-            if keep:
-                self._display.update(self._latest(), refresh=True)
             self._display.transient = not keep
             self._display.stop()
             self._display = None

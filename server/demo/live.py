@@ -16,7 +16,7 @@ from kellet.server.report.record import Event
 
 __all__ = ["LiveRun", "run_live"]
 
-TICK = 0.1  # s between looks at the display
+TICK = 0.1  # s between two drawings of the display, and the longest wait for news
 STANDSTILL = 120.0  # s without a round: something is wrong with this machine
 LAST_WORDS = 5.0  # s from the aggregator's end to its summary
 SETTLING = 45.0  # s that devices have to settle and end by themselves
@@ -76,15 +76,13 @@ def run_live(
     """
     for device in fleet.devices:
         run.note(device, "started")
-    driver = _Driver(fleet, run, chaos, tell)
+    driver = _Driver(fleet, run, chaos, tell, show)
     while not run.finished:
         driver.turn()
-        show()
     driver.calm()
     deadline = time.monotonic() + SETTLING
     while any(run.doing[device] != "done" for device in fleet.devices):
         driver.turn()
-        show()
         if time.monotonic() > deadline:
             break  # what is not settled is in the ledger all the same: the audit knows it
     fleet.stop(fleet.devices)
@@ -108,12 +106,14 @@ class _Driver:
         run: LiveRun,
         chaos: Chaos,
         tell: Callable[[str, Mapping[str, Any]], None],
+        show: Callable[[], None],
     ) -> None:
         self._fleet = fleet
         self._run = run
         self._chaos = chaos
         self._tell = tell
-        self._moved = time.monotonic()
+        self._show = show
+        self._moved = self._shown = time.monotonic()
 
     def turn(self) -> None:
         """Wait for a report or a deed of chaos, for a short while."""
@@ -125,6 +125,9 @@ class _Driver:
                 self._server(facts)
             else:
                 self._device(name, facts)
+        if time.monotonic() - self._shown >= TICK:
+            self._shown = time.monotonic()
+            self._show()
         if not self._run.finished:
             self._disturb(time.monotonic())
             if time.monotonic() - self._moved > STANDSTILL:
