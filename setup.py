@@ -117,9 +117,10 @@ def build_requirements() -> list[str]:
 
 
 def can_build(machine: str) -> bool:
-    """Whether what compiling needs is installed in this very environment."""
+    """Whether this machine can compile a library, with what is installed in this environment."""
     found = importlib.util.find_spec
-    return bool(found("numba") and (LIBRARY.system_linker(machine) or found("ziglang")))
+    linker = LIBRARY.system_linker(machine) or found("ziglang")
+    return bool(LIBRARY.compiles_here(machine) and found("numba") and linker)
 
 
 class WithLibrary(Distribution):

@@ -14,6 +14,7 @@ from pathlib import Path
 __all__ = [
     "MACHINES",
     "SOURCES",
+    "compiles_here",
     "identity",
     "is_fresh",
     "library_path",
@@ -80,6 +81,15 @@ def is_fresh(library: Path, cpu: str | None = None) -> bool:
     if not found or found[1].decode() != source_digest(library.parents[1]):
         return False
     return cpu in (None, found[2].decode())
+
+
+def compiles_here(target: str) -> bool:
+    """Whether this kind of machine compiles a target: all of them, but x86-64's on x86-64 alone.
+
+    That one asks CPUID in inline assembly, and llvmlite has LLVM's reader of
+    assembly for the machine's own processor only.
+    """
+    return target != "x86_64" or platform.machine() == "x86_64"
 
 
 def system_linker(target: str) -> list[str]:

@@ -99,9 +99,12 @@ def compile_objects(name: str, cpu: str = ANY) -> Objects:
     """Return the object files of a target of ``TARGETS``: the kernels, and what joins them.
 
     ``cpu`` is one of the target's tunings; its other processors run the same
-    code, with the same result. Raises ValueError for another.
+    code, with the same result. Raises ValueError for another, and where this
+    machine cannot compile the target.
     """
     target = TARGETS[name]
+    if not _library.compiles_here(name):
+        raise ValueError(f"{name} is compiled on {name} alone, and this is {platform.machine()}")
     if cpu not in target.tunings:  # LLVM would say so and go on
         raise ValueError(f"cpu for {name} must be one of {', '.join(target.tunings)}, not {cpu}")
     contents, text = [], _identity(cpu)
@@ -137,6 +140,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the file to write, by default in the package")
     parser.add_argument("--header", type=Path, help="write the C header of this target here")
     options = parser.parse_args()
+    if options.target not in TARGETS:  # this machine's name
+        parser.error(f"there are no kernels for {options.target}: name a --target")
     target = TARGETS[options.target]
     if not options.out and options.target not in _library.MACHINES:
         parser.error(f"--out is needed for {options.target}: this package loads no such file")
@@ -144,9 +149,10 @@ def main() -> int:
     if out.suffix not in target.suffixes():
         allowed = " or ".join(target.suffixes())
         parser.error(f"--out for {options.target} must end in {allowed}: {out}")
-    if options.cpu not in target.tunings:
-        parser.error(f"--cpu for {options.target} must be one of {', '.join(target.tunings)}")
-    objects = compile_objects(options.target, options.cpu)
+    try:
+        objects = compile_objects(options.target, options.cpu)
+    except ValueError as error:
+        parser.error(str(error))
     link(objects.contents, options.target, out)
     if options.header:
         options.header.write_text(c_header(options.target, objects.kernels), encoding="utf-8")

@@ -1,5 +1,6 @@
 """What each target's file holds: every kernel, no fused arithmetic, nothing from elsewhere."""
 
+import platform
 import re
 import subprocess
 import sys
@@ -94,6 +95,16 @@ def test_a_wrong_request_is_refused(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
         assert done.returncode == 2
         assert reason in done.stderr
+
+
+def test_x86_is_compiled_on_x86_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(ValueError, match="x86_64 is compiled on x86_64 alone, and this is aarch64"):
+        compile.compile_objects("x86_64")
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(sys, "argv", ["compile"])
+    with pytest.raises(SystemExit):
+        compile.main()
 
 
 def test_what_is_no_object_is_refused() -> None:
