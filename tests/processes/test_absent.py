@@ -8,7 +8,7 @@ from support.processes import wait_until
 
 from kellet.sdk.transport.url import parse_url
 
-DEADLINE = 4.0  # s
+DEADLINE = 3.0  # s
 
 
 def test_a_round_announced_while_a_device_was_offline_is_there_when_it_returns(

@@ -14,7 +14,7 @@ from support.processes import wait_until
 from kellet.sdk import Plan
 from kellet.sdk.transport.url import parse_url
 
-STEPS = 2000
+STEPS = 800
 PART = 1024
 LONG = {"name": "scaffold", "local_lr": 0.01, "local_steps": STEPS, "batch_size": 8}
 

@@ -17,7 +17,7 @@ ONE_STEP = {"name": "scaffold", "local_lr": 0.1, "local_steps": 1, "batch_size":
 @pytest.mark.parametrize(
     ("parameters", "rate"),
     [
-        (250_000, 150_000),
+        (250_000, 250_000),
         pytest.param(250_000, 20_000, marks=pytest.mark.slow),
         pytest.param(800_000, 150_000, marks=pytest.mark.slow),
     ],

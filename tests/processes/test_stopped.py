@@ -14,7 +14,7 @@ from kellet.sdk.errors import LinkError
 from kellet.sdk.transport.url import parse_url
 
 PART = 1024
-LONG = {"name": "scaffold", "local_lr": 0.01, "local_steps": 5_000, "batch_size": 8}
+LONG = {"name": "scaffold", "local_lr": 0.01, "local_steps": 3_000, "batch_size": 8}
 DEAD = "mqtt://127.0.0.1:9"
 
 
