@@ -56,7 +56,7 @@ def storm(folder: Path, session: GradientSession, seed: int, **config: Any) -> F
         seed=seed,
         weather=Weather(lost=0.2, twice=0.2, slowest=3.0, stale=stale),
         training=luck.uniform(0.5, 20),
-        rounds=4,
+        rounds=3,
         quorum=luck.choice([1, 2]),
         deadline=luck.choice([30.0, 120.0]),
         **config,
