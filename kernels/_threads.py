@@ -32,12 +32,8 @@ def set_threads(n: int) -> None:
 
     The results have the same bits for every n.
     """
-    global _count, _pool
-    n = _checks.integer("n", n, 1, _MOST + 1)
-    if n != _count:
-        _count, pool, _pool = n, _pool, None
-        if pool is not None:
-            pool.shutdown()
+    global _count  # noqa: PLW0603
+    _count = _checks.integer("n", n, 1, _MOST + 1)
 
 
 def threads() -> int:
@@ -58,7 +54,7 @@ def run_all(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     """Run the calls at the same time, the first in this thread, and return their results."""
     global _pool  # noqa: PLW0603
     if _pool is None:
-        _pool = ThreadPoolExecutor(_MOST, "kellet-kernels")
+        _pool = ThreadPoolExecutor(_MOST, "kellet-kernels")  # its threads start when first needed
     others = [_pool.submit(call) for call in calls[1:]]
     return [calls[0](), *(other.result() for other in others)]
 

@@ -96,7 +96,8 @@ def test_a_bound_step_follows_the_number_of_threads() -> None:
 
 def test_short_vectors_start_no_thread() -> None:
     kernels.set_threads(4)
-    kernels.sgd_step(np.zeros(1000, np.float32), np.ones(1000, np.float32), 1.0)
+    _threads._forget_pool()
+    kernels.sgd_step(np.zeros(N // 2, np.float32), np.ones(N // 2, np.float32), 1.0)
     assert _threads._pool is None
 
 
