@@ -326,6 +326,8 @@ class DeviceMachine:
             effects += self._hello(now)
         if again:
             return effects
+        if self._welcome and self._upload:
+            effects += self._upload.offer(now)  # the round went on: was it counted?
         if isinstance(message, Idle):
             effects += self._drop_round()
             self._announced = None

@@ -98,7 +98,7 @@ class Device:
             "key_file": key_file,
         }
         self._stopping = False
-        self._finished = False
+        self._finished_at: float | None = None
 
     def stop(self) -> None:
         """Ask ``run`` to return, from any thread or a signal handler. Nothing is lost."""
@@ -108,6 +108,8 @@ class Device:
     def run(self, *, until_finished: bool = False, leave: bool = False) -> None:
         """Take part until ``stop``, or until the aggregator says that it has finished.
 
+        An aggregator that has finished may go before it has answered for the last update;
+        this waits ``connect_timeout`` for it, and the update stays in the outbox.
         ``leave``: settle what is pending, take this device out of the fleet, and return.
         """
         offline = wire.pack(State(online=False, boot=self._boot))
@@ -130,7 +132,7 @@ class Device:
                     self._events.put(Leave())
                 while not self._stopping and not self._machine.left:
                     self._turn(link, outbox)
-                    if until_finished and self._finished and self._settled:
+                    if until_finished and self._is_over():
                         break
                 # Taking leave politely publishes no will: say it ourselves.
                 link.publish(state_topic, offline, retain=True)
@@ -143,10 +145,17 @@ class Device:
         self._store.close()
         self._lock.release()
 
-    @property
-    def _settled(self) -> bool:
-        """Nothing is being done, nor waits on the disk for the aggregator's welcome."""
-        return self._machine.doing == "nothing" and self._store.pending_uid() is None
+    def _is_over(self) -> bool:
+        """The aggregator has finished, and has answered for what waits on the disk, or will not."""
+        if self._finished_at is None:
+            return False
+        pending = self._store.pending_uid()
+        if self._machine.doing == "nothing" and pending is None:
+            return True
+        if time.monotonic() < self._finished_at + self._connect_timeout:
+            return False
+        self._on_report(Report("unsettled", {"uid": pending.hex() if pending else None}))
+        return True
 
     def _turn(self, link: MqttTransport, outbox: Outbox) -> None:
         """Take one event, and the tick that may be due."""
@@ -183,7 +192,8 @@ class Device:
             case StartTraining():
                 self._worker.start(effect)
             case Report(kind="idle"):
-                self._finished = effect.data["reason"] == "finished"
+                finished = effect.data["reason"] == "finished"
+                self._finished_at = time.monotonic() if finished else None
                 self._on_report(effect)
             case Report():
                 if effect.kind == "settled":

@@ -124,6 +124,7 @@ class Aggregator:
         outbox = Outbox(link)
         try:
             with link:
+                self._catch_up()
                 link.wait_connected(
                     self._connect_timeout, patient=True, give_up=lambda: self._stopping
                 )
@@ -188,6 +189,12 @@ class Aggregator:
         """On a thread of its own: the link is never kept waiting."""
         self._evaluations += 1
         self._evaluator_thread.submit(self._evaluated, effect).add_done_callback(self._events.put)
+
+    def _catch_up(self) -> None:
+        """Evaluate the newest model if the process before died between the two."""
+        closed = [row for row in self._ledger.rounds() if row.state == "closed"]
+        if closed and "loss" not in closed[-1].summary:
+            self._evaluate(Evaluate(closed[-1].round, self._machine.model))
 
     def _evaluated(self, effect: Evaluate) -> Evaluated | None:
         write_file(self._folder / "model.onnx", export_model(self._plan, effect.model))

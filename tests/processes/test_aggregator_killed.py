@@ -11,6 +11,7 @@ from support.fleet import KILLED, Fleet, MakeFleet
 from support.processes import wait_until
 
 from kellet.sdk import Plan
+from kellet.sdk.plan import export_model
 from kellet.sdk.transport.url import parse_url
 
 PART = 1024
@@ -86,3 +87,25 @@ def test_a_full_round_closes_without_a_word_from_its_devices(make_fleet: MakeFle
     assert fleet.aggregator().end() == 0  # long before the deadline
     assert fleet.ledger.models() == [record.model for record in fleet.undisturbed.rounds]
     assert fleet.gap() == 0
+
+
+def test_the_newest_model_is_evaluated_after_a_restart(make_fleet: MakeFleet) -> None:
+    """Killed when the last round was closed and nothing else: model file and loss still come."""
+    fleet = make_fleet("a b", rounds=1)
+    devices = fleet.devices()
+    test = str(fleet.folder / "a.npz")
+    die = {"at": "Ledger.close_round", "when": "after"}
+    assert fleet.aggregator(die=die, test=test).end() == KILLED
+    assert not (fleet.ledger.folder / "model.onnx").exists()
+    restarted = fleet.aggregator(test=test)
+    assert restarted.end() == 0
+    assert [device.end() for device in devices.values()] == [0, 0]
+    model = fleet.undisturbed.model
+    exported = (fleet.ledger.folder / "model.onnx").read_bytes()
+    assert exported == export_model(fleet.plan, model)
+    metrics = fleet.plan.evaluator().evaluate(model, *fleet.clients["a"])
+    evaluated = {"round": 1, "loss": metrics.loss, "accuracy": metrics.accuracy}
+    assert restarted.reports("evaluated") == [{"kind": "evaluated", **evaluated}]
+    again = fleet.aggregator(test=test)
+    assert again.end() == 0
+    assert again.reports("evaluated") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from support.child import serve, stop_on_sigterm, tell
 
 from kellet.sdk import Plan, algorithms
@@ -12,13 +13,21 @@ from kellet.server.ledger import Ledger
 
 
 def main(spec: dict[str, Any]) -> None:
-    """``plan`` (a file), ``broker``, ``state``, ``algorithm``, ``config``, ``options``."""
+    """``plan`` (a file), ``broker``, ``state``, ``algorithm``, ``config``, ``options``.
+
+    ``test``: an .npz with the x and y to evaluate on.
+    """
+    test = None
+    if "test" in spec:
+        with np.load(spec["test"]) as held:
+            test = held["x"], held["y"]
     config = FleetConfig(algorithm=algorithms.make(**spec["algorithm"]), **spec["config"])
     aggregator = Aggregator(
         Plan.open(spec["plan"]),
         broker=spec["broker"],
         state=spec["state"],
         config=config,
+        test=test,
         on_report=tell,
         **spec.get("options", {}),
     )
