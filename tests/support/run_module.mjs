@@ -22,9 +22,12 @@ const get = {
   u4: (at) => view.getUint32(at, true),
 };
 const set = {
+  f4: (at, value) => view.setFloat32(at, value, true),
   f8: (at, value) => view.setFloat64(at, value, true),
   i8: (at, value) => view.setBigInt64(at, value, true),
   u8: (at, value) => view.setBigInt64(at, value, true),
+  i4: (at, value) => view.setInt32(at, value, true),
+  u4: (at, value) => view.setInt32(at, value, true),
 };
 
 let at = 8;
