@@ -46,7 +46,7 @@ def test_backends_agree_on_every_length(kernel: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(n=st.integers(0, 70), seed=st.integers(0, 2**32))
 def test_backends_agree_on_any_bits(kernel: str, n: int, seed: int) -> None:
     assert_agree(kernel, n, seed, NUMBA, COMPILED)
