@@ -6,7 +6,7 @@ import time
 
 import pytest
 from support.fault_proxy import FaultProxy
-from support.fleet import Child, MakeFleet
+from support.fleet import KILLED, Child, MakeFleet
 from support.processes import wait_until
 
 from kellet.sdk import Plan
@@ -80,6 +80,26 @@ def test_while_there_is_no_broker(make_fleet: MakeFleet, who: str) -> None:
     given_up = start(broker=DEAD, options={"connect_timeout": 0.5})
     assert given_up.end() == LinkError.exit_code
     assert "connection refused - start the broker" in given_up.reports("error")[0]["text"]
+
+
+def test_a_device_whose_aggregator_has_finished_and_gone(make_fleet: MakeFleet) -> None:
+    """Its last update was counted, and it died before the receipt: it asks, and gives up."""
+    fleet = make_fleet("a", rounds=1)
+    aggregator = fleet.aggregator()
+    die = {"at": "Store.settle", "when": "before"}
+    assert fleet.device("a", die=die).end() == KILLED
+    assert aggregator.end() == 0
+    late = fleet.device("a", options={"connect_timeout": 1.5})
+    assert late.end() == 0
+    uid = fleet.disk("a").pending()
+    assert uid is not None
+    assert late.reports("unsettled") == [{"kind": "unsettled", "uid": uid.hex()}]
+    assert fleet.ledger.uids() == {uid}
+    assert fleet.gap() == 0  # the pending change of c_i is part of what is committed
+    again = fleet.aggregator(options={"linger": 3.0})
+    assert fleet.device("a").end() == 0
+    assert again.end() == 0
+    fleet.check_undisturbed()
 
 
 def _stops(child: Child) -> None:
