@@ -61,18 +61,12 @@ class Int8Rows:
     def __post_init__(self) -> None:
         _checks.array("values", self.values, np.int8)
         _checks.array("scales", self.scales, np.float32)
-        _checks.array("layout", self.layout, np.int64)
-        if self.layout.size % 2 or (self.layout < 1).any():
-            raise ValueError("layout must be pairs of (rows, their length), each at least 1")
-        rows, lengths = self.layout[::2].tolist(), self.layout[1::2].tolist()
-        held = sum(r * length for r, length in zip(rows, lengths, strict=True))
-        if (sum(rows), held) != (self.scales.size, self.values.size):
+        rows, held = _extent(self.layout)
+        if (rows, held) != (self.scales.size, self.values.size):
             raise ValueError(
-                f"layout is of {sum(rows)} rows and {held} values, "
+                f"layout is of {rows} rows and {held} values, "
                 f"not of {self.scales.size} and {self.values.size}"
             )
-        if held >= _MAX_SIZE:
-            raise ValueError(f"at most {_MAX_SIZE - 1} values, not {held}")
         self.check_scales("scales")
 
     def check_scales(self, name: str) -> None:
@@ -90,6 +84,18 @@ class Int8Rows:
     def copy(self) -> Int8Rows:
         """Return the same vector in memory of its own: a round's start, say."""
         return Int8Rows(self.values.copy(), self.scales.copy(), self.layout)
+
+
+def _extent(layout: I64) -> tuple[int, int]:
+    """Return how many rows and how many values a layout covers, once it has been found fit."""
+    _checks.array("layout", layout, np.int64)
+    if layout.size % 2 or (layout < 1).any():
+        raise ValueError("layout must be pairs of (rows, their length), each at least 1")
+    pairs = layout.reshape(-1, 2).tolist()
+    held = sum(rows * length for rows, length in pairs)
+    if held >= _MAX_SIZE:
+        raise ValueError(f"layout covers {held} values; at most {_MAX_SIZE - 1} can be held")
+    return sum(rows for rows, _ in pairs), held
 
 
 def row_layout(shapes: Iterable[tuple[int, ...]]) -> I64:
@@ -130,13 +136,13 @@ def quantise(
     or so large that its scale would exceed 2**80.
     """
     _checks.array("v", v, np.float32)
-    _checks.array("layout", layout, np.int64)
+    count, held = _extent(layout)
+    if held != v.size:
+        raise ValueError(f"layout covers {held} values, not v's {v.size}")
     headroom = _checks.number("headroom", headroom)
     if not 1 <= headroom <= 127:
         raise ValueError(f"headroom must lie in [1, 127], not {headroom}")
-    rows = Int8Rows(
-        np.zeros(v.size, np.int8), np.ones(int(layout[::2].sum()), np.float32), layout.copy()
-    )
+    rows = Int8Rows(np.zeros(held, np.int8), np.ones(count, np.float32), layout.copy())
     segments = layout.size // 2
     if seed is None:
         run = active().bind("quantise", (rows.values, rows.scales, v, rows.layout))

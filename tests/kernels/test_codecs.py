@@ -111,8 +111,9 @@ def test_wrong_arguments_of_the_codec_are_refused() -> None:
     for headroom in (0.5, 128, float("nan")):
         with pytest.raises(ValueError, match="headroom"):
             kernels.quantise(v, i64(2, 3), headroom=headroom)
-    with pytest.raises(ValueError, match="layout"):
-        kernels.quantise(v, i64(2, 4))
+    for layout in (i64(2, 4), i64(-1, -6), i64(6), i64(1 << 40, 1 << 40)):
+        with pytest.raises(ValueError, match="layout"):
+            kernels.quantise(v, layout)
     with pytest.raises(TypeError):
         kernels.quantise(v.astype(np.float64), i64(2, 3))  # type: ignore[arg-type]
     rows = kernels.quantise(v, i64(2, 3))
