@@ -20,7 +20,7 @@ from kellet.sdk.errors import FleetError, ProtocolError, UsageError
 from kellet.sdk.fetch import Fetch
 from kellet.sdk.outgoing import Announced, leave_of, update_of
 from kellet.sdk.protocol import wire
-from kellet.sdk.protocol.effects import Effect, Publish, Report, Tick
+from kellet.sdk.protocol.effects import Effect, Publish, Report, Subscribe, Tick, Unsubscribe
 from kellet.sdk.protocol.messages import (
     NO_BASE,
     Abort,
@@ -56,6 +56,7 @@ __all__ = [
 
 _REPEAT = 2.0
 _LONGEST_REPEAT = 30.0
+_LISTEN = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +124,22 @@ class DeviceMachine:
         self.left = False
         self._repeat = _REPEAT
         self._at: float | None = None  # when to say hello or join again
+        self._listen_at = 0.0  # when to ask the broker for the announcement again
         self.fatal: FleetError | None = None
 
     # -- what a driver asks -------------------------------------------------
 
     @property
     def wake(self) -> float | None:
-        if not self._link or self.fatal:
+        if not self._link or self.fatal or self.left:
             return None
         times = [self._at]
         if self._welcome and self._fetch:
             times.append(self._fetch.wake)
         if self._welcome and self._upload:
             times.append(self._upload.wake)
+        if self._listening:
+            times.append(self._listen_at)
         return min((t for t in times if t is not None), default=None)
 
     @property
@@ -154,13 +158,18 @@ class DeviceMachine:
         return "joining" if self._joining else "nothing"
 
     @property
+    def _listening(self) -> bool:
+        """Whether the next thing to happen is an announcement."""
+        return self._welcome and self.doing in ("nothing", "joining")
+
+    @property
     def training_base(self) -> bytes | None:
         """The announcement being trained for; a driver stops training when it changes."""
         return self._training
 
     def step(self, event: DeviceEvent, now: float) -> list[Effect | StartTraining]:
         """Take one event; what is to be done about it, in order."""
-        if self.fatal:
+        if self.fatal or self.left:
             return []
         match event:
             case Received():
@@ -232,6 +241,11 @@ class DeviceMachine:
             effects += self._fetch.ask(now)
         if self._welcome and self._upload and now >= self._upload.wake:
             effects += self._upload.offer(now)
+        if self._listening and now >= self._listen_at:
+            # An announcement may have been lost; the broker has kept the last one. Some brokers
+            # answer a subscription that they have already with nothing.
+            self._listen_at = now + _LISTEN
+            effects += [Unsubscribe(self._topics.round), Subscribe(self._topics.round)]
         return effects
 
     def _received(self, event: Received, now: float) -> list[Effect | StartTraining]:
@@ -263,7 +277,7 @@ class DeviceMachine:
             case Ack() if self._upload and message.uid == self._upload.pending.uid:
                 return list(self._upload.acknowledged(message, now))
             case Receipt():
-                return self._receipt(message) + self._next(now)
+                return self._receipt(message, now) + self._next(now)
             case Reject():
                 return self._rejected(message, now)
         return []
@@ -273,10 +287,11 @@ class DeviceMachine:
             return []
         self._welcome = True
         self._at = None
+        self._listen_at = now + _LISTEN
         self._repeat = _REPEAT
         effects: list[Effect | StartTraining] = [Report("welcome", {"epoch": message.epoch})]
         if message.receipt:
-            effects += self._receipt(message.receipt)
+            effects += self._receipt(message.receipt, now)
         effects += self._epoch(message.epoch)
         if self._fetch:
             effects += self._fetch.ask(now)
@@ -321,6 +336,7 @@ class DeviceMachine:
         message: ToAll = wire.unpack(raw, ToAll)
         effects: list[Effect | StartTraining] = []
         again, self._heard = raw == self._heard, raw
+        self._listen_at = now + _LISTEN
         if self._link and (again or not self._welcome):
             # Said again, or before a welcome: the aggregator has just come, or come back.
             effects += self._hello(now)
@@ -364,17 +380,20 @@ class DeviceMachine:
         """Begin what there is to do, unless something is being done."""
         if not (self._link and self._welcome) or self._upload or self._fetch or self._training:
             return []
+        if self.left:
+            return []
         pending = self._store.pending()
         if pending:
             self._upload = Upload(self._topics, self._device, self._who, pending, self._part_size())
             return list(self._upload.offer(now))
-        if self._leaving and not self.left:
+        if self._leaving and self._at is not None:
+            return []
+        if self._leaving:
             self._store.save_pending(leave_of(self._store))
             return self._next(now)
         announced = self._announced
         if (
-            self.left
-            or not announced
+            not announced
             or self._joining
             or announced.round.epoch < (self._store.epoch or 0)
             or announced.base in (self._store.last_base, self._given_up)
@@ -469,13 +488,16 @@ class DeviceMachine:
         )
         return [report, *self._next(now)]
 
-    def _receipt(self, message: Receipt) -> list[Effect | StartTraining]:
+    def _receipt(self, message: Receipt, now: float) -> list[Effect | StartTraining]:
         sent = self._upload.sent if self._upload else 0
         leave = self._upload is not None and self._upload.pending.base == NO_BASE
         if not self._store.settle(message.uid, counted=message.counted, reason=message.reason):
             return []
         self._upload = None
         self.left = self.left or (leave and message.counted)
+        if leave and not self.left:
+            self._at = now + self._repeat  # refused: try again, but not at once
+            self._repeat = min(self._repeat * 2, _LONGEST_REPEAT)
         return [
             Report(
                 "left" if self.left else "settled",

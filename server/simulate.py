@@ -139,7 +139,7 @@ class Simulation:
             rounds=rounds,
             target=len(clients),
             quorum=1,
-            deadline=1e6,
+            deadline=1000.0,
             over_select=1.0,
             min_members=len(clients),
             part_size=1 << 20,

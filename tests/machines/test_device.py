@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 from machines.alone import BOOT, Alone, outcome
 
-from kellet.sdk.device import Trained
+from kellet.sdk.device import Leave, Trained
 from kellet.sdk.protocol import wire
-from kellet.sdk.protocol.effects import Publish, Tick
+from kellet.sdk.protocol.effects import Publish, Subscribe, Tick, Unsubscribe
 from kellet.sdk.protocol.messages import (
     Busy,
     Get,
     Hello,
     Idle,
     Join,
+    Receipt,
     Reject,
     Train,
 )
@@ -37,7 +38,21 @@ def test_it_says_hello_first_and_again_until_it_is_welcome() -> None:
     assert alone.wait(60) == [hello] * 4
     alone.welcome()
     assert alone.wait(1000) == []
-    assert alone.machine.wake is None
+
+
+def test_an_announcement_that_was_lost_is_asked_for_again() -> None:
+    """The broker has kept it; one that holds a subscription already answers only a new one."""
+    alone = Alone()
+    alone.connect()
+    alone.welcome()
+    listen = [Unsubscribe(alone.topics.round), Subscribe(alone.topics.round)]
+    alone.effects.clear()
+    alone.wait(59)
+    assert alone.effects == []
+    alone.wait(1)
+    assert alone.effects == listen
+    alone.wait(120)
+    assert alone.effects == listen * 3
 
 
 def test_a_welcome_of_somebody_else_is_not_ours() -> None:
@@ -221,3 +236,22 @@ def test_idle_ends_what_was_begun_but_not_what_is_pending() -> None:
     alone.offer(2)
     alone.step(Received(alone.topics.round, wire.pack(Idle(reason="finished", round=2))))
     assert alone.machine.doing == "settling"
+
+
+# -- leaving --------------------------------------------------------------------------------
+
+
+def test_a_leave_that_is_refused_is_tried_again_but_not_at_once() -> None:
+    alone = Alone()
+    alone.connect()
+    alone.welcome()
+    (offer,) = alone.said(alone.step(Leave()))
+    refusal = {"counted": False, "reason": "inconsistent", "round": 0}
+    assert alone.hear(Receipt(uid=offer.uid, seq=1, **refusal)) == []
+    assert alone.wait(1.9) == []
+    (again,) = alone.wait(0.1)
+    assert (again.seq, again.base) == (2, offer.base)
+    alone.hear(Receipt(uid=again.uid, seq=2, counted=True, reason="counted", round=0))
+    assert alone.machine.left
+    assert alone.machine.wake is None
+    assert alone.step(Tick()) == []
