@@ -43,7 +43,9 @@ class Connection:
         self._proven = False  # a connection in this version has been up
         self._window = settings.max_inflight
         self._closing = threading.Event()
-        self._state = threading.Condition()  # over the two that follow
+        self._state = threading.Condition()  # over what follows
+        self._failures = 0  # attempts in a row that came to nothing; the pause grows with them
+        self._hurried = False
         self._up = False
         self._failure: Failure | None = None  # why it is not up; None while the first try lasts
         self._thread = threading.Thread(
@@ -96,6 +98,13 @@ class Connection:
                     raise failure.error(self._settings.url)
                 self._state.wait(min(remaining, GIVE_UP_TURN))
 
+    def hurry(self) -> None:
+        """Try again without delay: the broker is known to be there."""
+        with self._state:
+            self._failures = 0
+            self._hurried = not self._up
+            self._state.notify_all()
+
     def begin_close(self) -> None:
         """Stop for good, without waiting for it."""
         self._closing.set()
@@ -114,7 +123,6 @@ class Connection:
     # The network thread.
 
     def _run(self) -> None:
-        failures = 0
         while not self._closing.is_set():
             session = Session(self._settings, self._settings.versions[self._version], self._window)
             self._session = session
@@ -128,10 +136,18 @@ class Connection:
             self._report(failure)
             if failure.final:
                 return
-            steady = session.up_since is not None and (time.monotonic() - session.up_since > STEADY)
-            failures = 0 if steady else failures
-            self._closing.wait(self._delay(failures))
-            failures += 1
+            self._pause(
+                session.up_since is not None and time.monotonic() - session.up_since > STEADY
+            )
+
+    def _pause(self, steady: bool) -> None:
+        """Wait before the next attempt; ``steady``: the connection that ended was a good one."""
+        with self._state:
+            self._failures = 0 if steady else self._failures
+            delay = self._delay(self._failures)
+            self._failures += 1
+            self._state.wait_for(lambda: self._hurried or self._closing.is_set(), delay)
+            self._hurried = False
 
     def _live(self, session: Session) -> None:
         with self._state:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from kellet.sdk.errors import UsageError
-from kellet.sdk.transport.base import Inbox, Refused, TransportEvent, Will
+from kellet.sdk.transport.base import Connected, Inbox, Refused, TransportEvent, Will
 from kellet.sdk.transport.checks import (
     check_client,
     check_filter,
@@ -244,8 +244,11 @@ class MqttTransport:
 
     def _main_event(self, event: TransportEvent) -> None:
         self._deliver(event)
-        if isinstance(event, Refused) and self._bulk is not None:
-            self._bulk.begin_close()
+        if self._bulk is not None:
+            if isinstance(event, Refused):
+                self._bulk.begin_close()
+            elif isinstance(event, Connected):
+                self._bulk.hurry()
 
     def _deliver(self, event: TransportEvent) -> None:
         try:

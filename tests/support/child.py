@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from kellet.sdk.durable import Database
 from kellet.sdk.errors import KelletError
@@ -51,7 +51,7 @@ def tell(report: Report) -> None:
     print(json.dumps({"kind": report.kind, **report.data}), flush=True)
 
 
-class Stoppable:
+class Stoppable(Protocol):
     """What ``stop_on_sigterm`` stops."""
 
     def stop(self) -> None: ...

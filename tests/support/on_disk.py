@@ -172,7 +172,8 @@ def audit(control: NDArray[np.int64], epoch: int = 1) -> int:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    db = sqlite3.connect(path, isolation_level=None, timeout=20.0)
+    """A connection that leaves the files of a killed process as they are, for it to recover."""
+    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, timeout=20.0)
     try:
         yield db
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,15 @@ from kellet.sdk.store import Store
 def main(spec: dict[str, Any]) -> None:
     """``device``, ``broker``, ``state``, ``data`` (an .npz with x and y), ``options``.
 
-    ``modules``: report at the end what has been imported.
+    ``modules``: report at the end what has been imported. ``pause``: seconds to wait in each
+    round before training, as a slower device would.
     """
+
+    def report(what: Report) -> None:
+        tell(what)
+        if what.kind == "fetched":
+            time.sleep(spec.get("pause", 0.0))
+
     with np.load(spec["data"]) as held:
         data = held["x"], held["y"]
     device = Device(
@@ -26,7 +34,7 @@ def main(spec: dict[str, Any]) -> None:
         broker=spec["broker"],
         state=spec["state"],
         data=data,
-        on_report=tell,
+        on_report=report,
         **spec.get("options", {}),
     )
     stop_on_sigterm(device)
