@@ -1,0 +1,1 @@
+"""The kernels' benchmarks: ``pytest bench``. The method stands in docs/benchmarks.md."""
