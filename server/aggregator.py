@@ -119,6 +119,7 @@ class AggregatorMachine:
         self._round: OpenRound | None = None
         self._last_public: bytes | None = None
         self.finished = False
+        self._news: list[AggregatorEffect] = []
         self._found(initial)
         self._load(spool)
 
@@ -155,6 +156,7 @@ class AggregatorMachine:
             control=ExactSum.load(control),
             epoch=epoch,
         )
+        self._note_changes()
         row = self._ledger.current_round()
         if row is not None:
             # The same announcement, the same sums: the round ends as if nothing had been.
@@ -164,6 +166,25 @@ class AggregatorMachine:
                 message, row.announcement, None if chosen is None else frozenset(chosen)
             )
         self._counting.replay(self._round)
+
+    def _note_changes(self) -> None:
+        """Training goes on with other settings than before: allowed, but not unsaid."""
+        raw = self._ledger.last_announcement()
+        if raw is None:
+            return
+        before: Round = wire.unpack(raw, Round)
+        was = before.algorithm | {"weighting": before.weighting, "seed": before.seed}
+        now = self.config.algorithm.wire() | {
+            "weighting": self.config.algorithm.weighting,
+            "seed": self.config.seed,
+        }
+        changed = {
+            name: [was.get(name), now.get(name)]
+            for name in sorted(was.keys() | now.keys())
+            if was.get(name) != now.get(name)
+        }
+        if changed:
+            self._news.append(Report("settings_changed", {"changed": changed}))
 
     def _blob(self, sha256: bytes) -> bytes:
         data = self._blobs.get(sha256)
@@ -258,6 +279,10 @@ class AggregatorMachine:
 
     def _connected(self, now: float) -> list[AggregatorEffect]:
         self._last_public = None  # the broker may have forgotten what it retained
+        news, self._news = self._news, []
+        return news + self._announce_again(now)
+
+    def _announce_again(self, now: float) -> list[AggregatorEffect]:
         if self._round is None:
             return self._advance(now)
         self._round.published(now)
@@ -316,6 +341,7 @@ class AggregatorMachine:
                     ),
                 )
             ]
+        self._roster.heard(device)
         match message:
             case Join():
                 return self._join(device, message, now)
@@ -365,6 +391,10 @@ class AggregatorMachine:
 
     def _advance(self, now: float) -> list[AggregatorEffect]:
         """Announce the next round, or say why there is none."""
+        silent = self._roster.silent(self.config.member_ttl)
+        if self._controls_are_stale(silent):
+            why = Report("silent", {"devices": silent, "members": self._roster.size()})
+            return [why, *self.new_epoch(now)]
         self._roster.forget_silent(self.config.member_ttl)
         if self._closed >= self.config.rounds:
             self.finished = True
@@ -384,6 +414,15 @@ class AggregatorMachine:
             Publish(self.topics.round, raw, retain=True),
             Report("round_opened", {"round": number, "members": message.members}),
         ]
+
+    def _controls_are_stale(self, silent: list[str]) -> bool:
+        """Whether too much of C belongs to devices that may never come back.
+
+        What they added biases every step of the others, and nothing but a new epoch takes
+        it out.
+        """
+        share = len(silent) / max(1, self._roster.size())
+        return self.config.algorithm.controls and share > self.config.max_silent
 
     def _announcement(self, number: int, chosen: frozenset[str] | None) -> Round:
         config, plan = self.config, self.plan

@@ -21,8 +21,10 @@ class FleetConfig:
     counted updates; at its ``deadline`` (seconds) with at least ``quorum``, else it is
     abandoned and the model stays. ``over_select`` times ``target`` devices are asked.
     The first round waits for ``min_members``. ``admission``: bytes of updates granted at
-    once. ``member_ttl``: seconds of silence after which a member that was never
-    counted leaves N. ``seed`` orders the batches.
+    once. ``member_ttl``: seconds after which a member counts as silent. One that was
+    never counted then leaves N; the others' controls stay in C and bias it, so that
+    with more than ``max_silent`` of N silent a new control epoch begins by itself.
+    ``seed`` orders the batches.
     """
 
     fleet: str = "kellet"
@@ -37,6 +39,7 @@ class FleetConfig:
     part_size: int = 65536
     admission: int = 8 << 20
     member_ttl: float = 7 * 86400.0
+    max_silent: float = 0.25
     max_norm: float = 0.0
     seed: int = 0
     selection: Selection = field(default_factory=FirstCome)
@@ -54,6 +57,7 @@ class FleetConfig:
             ("part_size", MIN_PART <= self.part_size <= MAX_PART, f"{MIN_PART} to {MAX_PART}"),
             ("admission", self.admission >= self.part_size, "at least one part"),
             ("member_ttl", self.member_ttl > 0, "more than 0 seconds"),
+            ("max_silent", 0 <= self.max_silent <= 1, "0 to 1"),
             ("max_norm", self.max_norm >= 0, "at least 0 (0: no limit)"),
             ("seed", 0 <= self.seed < 2**63, "0 to 2^63 - 1"),
         )

@@ -178,6 +178,11 @@ class Ledger:
         )
         return _round_row(rows[0]) if rows else None
 
+    def last_announcement(self) -> bytes | None:
+        """The payload that was announced last, if any was."""
+        rows = self._db.all("select announcement from rounds order by round desc limit 1")
+        return rows[0][0] if rows else None
+
     def announced(self, round_: int) -> bool:
         """Whether there was such a round."""
         return bool(self._db.all("select 1 from rounds where round = ?", round_))

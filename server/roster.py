@@ -133,6 +133,20 @@ class Roster:
             seen=self._clock(),
         )
 
+    def heard(self, device: str) -> None:
+        """The device has said something. Written down with whatever is written next."""
+        member = self._active[device]
+        self.remember(replace(member, seen=self._clock()))
+
+    def silent(self, ttl: float) -> list[str]:
+        """Devices whose control is part of C and which nobody heard for ``ttl`` seconds."""
+        now = self._clock()
+        return [
+            m.device
+            for m in self._members.values()
+            if m.state in ("active", "ghost") and m.counted and now - m.seen > ttl
+        ]
+
     def forget_silent(self, ttl: float) -> list[str]:
         """Drop members never counted and silent for ``ttl`` seconds: exact, their c_i is 0."""
         now = self._clock()

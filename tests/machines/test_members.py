@@ -12,7 +12,7 @@ from machines.network import Fleet, Weather
 from machines.puppet import Lab, Puppet
 from support.toy_plans import linear_loss, quadratic
 
-from kellet.sdk.algorithms import Scaffold
+from kellet.sdk.algorithms import FedAvg, Scaffold
 from kellet.sdk.protocol.messages import (
     NO_BASE,
     Reject,
@@ -48,7 +48,7 @@ def test_a_newcomer_changes_n_alone_from_the_next_announcement() -> None:
 
 
 def test_a_member_that_never_was_counted_is_dropped_after_its_time() -> None:
-    lab = Lab(PLAN, Scaffold(), target=1, member_ttl=100.0)
+    lab = Lab(PLAN, Scaffold(), target=1, member_ttl=100.0, max_silent=1.0)
     active, counted, silent = (Puppet(lab, name) for name in ("active", "counted", "silent"))
     counted.send([-0.5])  # once, and never again
     assert lab.round.members == 3
@@ -76,6 +76,50 @@ def test_a_member_that_never_was_counted_is_dropped_after_its_time() -> None:
     assert isinstance(silent.hello(epoch=1, audit=0), Welcome)
     assert lab.machine.members == 3
     assert silent.send([-0.5]).counted
+
+
+def test_too_many_silent_members_begin_an_epoch_without_them() -> None:
+    """A control that nobody moves any more biases all others: C starts again at zero."""
+    lab = Lab(PLAN, Scaffold(), target=1, member_ttl=100.0, max_silent=0.5)
+    a, b, c = (Puppet(lab, name) for name in "abc")
+    a.send([-0.5])
+    b.send([-0.5])
+    c.send([-0.5])
+    lab.age = 101.0
+    a.join()  # heard of
+    b.join()
+    lab.age = 150.0
+    a.send([0.0])  # c alone is silent: a third
+    assert (lab.machine.epoch, lab.round.members) == (1, 3)
+    lab.age = 210.0
+    a.send([0.0])  # b too
+    assert lab.reports("silent") == [{"devices": ["b", "c"], "members": 3}]
+    assert (lab.machine.epoch, lab.round.epoch, lab.round.members) == (2, 2, 1)
+    assert lab.machine.control.integers() == [0]
+    assert lab.member_states() == {"a": ["active"], "b": ["dropped"], "c": ["dropped"]}
+
+
+def test_silence_matters_to_no_algorithm_without_controls() -> None:
+    lab = Lab(PLAN, FedAvg(), target=1, member_ttl=100.0)
+    a, b = Puppet(lab, "a"), Puppet(lab, "b")
+    a.send([-0.5])
+    b.send([-0.5])
+    lab.age = 1000.0
+    a.send([0.0])
+    assert lab.machine.epoch == 1
+
+
+def test_settings_that_changed_over_a_restart_are_named() -> None:
+    lab = Lab(PLAN, Scaffold(local_lr=0.5), target=1, seed=1)
+    Puppet(lab, "a").send([-0.5])
+    lab.start()
+    assert lab.reports("settings_changed") == []
+    lab.start(algorithm=FedAvg(local_lr=0.25), seed=2)
+    (facts,) = lab.reports("settings_changed")
+    assert facts["changed"]["local_lr"] == [0.5, 0.25]
+    assert facts["changed"]["name"] == ["scaffold", "fedavg"]
+    assert facts["changed"]["seed"] == [1, 2]
+    assert facts["changed"]["option"] == ["II", None]
 
 
 def test_a_dropped_member_in_the_middle_of_an_upload_is_not_counted() -> None:
