@@ -11,6 +11,7 @@ import pytest
 
 from bench import report
 from bench.codecs import CODECS, torch_codecs
+from bench.memory import keep_freed_memory
 from bench.results import write
 from bench.run import Run
 from bench.steps import STEPS
@@ -33,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--minutes", type=float, default=5.5, help="begin no case after so long (5.5)")
     group.addoption("--name", help="bench/results/NAME.json is written (full or quick)")
     group.addoption("--note", default="", help="a sentence to put into the results")
+    group.addoption("--default-malloc", action="store_true", help="do not keep freed memory")
     group.addoption("--without-compile", action="store_true", help="leave torch.compile out")
 
 
@@ -41,12 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.benchmark_disable_gc = True
     full = config.getoption("--full")
     threads = config.getoption("--threads")
+    kept = not config.getoption("--default-malloc") and keep_freed_memory()
     run = Run(
         label=config.getoption("--name") or ("full" if full else "quick"),
         note=config.getoption("--note"),
         budget=config.getoption("--budget") or (0.1 if full else 0.03),
         deadline=time.monotonic() + 60 * config.getoption("--minutes"),
         threads=threads,
+        memory="kept" if kept else "default",
     )
     kernels.set_threads(threads)
     _find_torch(run, without_compile=config.getoption("--without-compile"))

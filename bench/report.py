@@ -114,7 +114,8 @@ def summary(results: Results) -> str:
     lines = [
         f"Run `{results.label}`, {results.date}: {known['processor']} ({known['architecture']}), "
         f"{known['cores']} cores, {cache} MB last cache, {known['system']}; {threads}; "
-        f"backend {results.backend}; copy and triad compiled by {results.limits_by}.",
+        f"backend {results.backend}; freed memory: {results.memory}; "
+        f"copy and triad compiled by {results.limits_by}.",
         "Versions: " + ", ".join(f"{name} {v}" for name, v in results.versions.items()) + ".",
     ]
     lines += [f"{results.note}."] if results.note else []

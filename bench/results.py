@@ -77,6 +77,7 @@ class Results(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     date: str
     threads: int
     backend: str
+    memory: str  # "kept" where freed memory is used again, "default" where malloc decides
     limits_by: str  # what the copy and the triad were compiled by
     machine: dict[str, str | int]
     versions: dict[str, str]

@@ -23,6 +23,7 @@ class Run:
     budget: float
     deadline: float
     threads: int
+    memory: str
     peers: dict[str, dict[str, Prepare]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     measured: list[Measured] = field(default_factory=list)
@@ -41,6 +42,7 @@ class Run:
             date=today(),
             threads=self.threads,
             backend=kernels.backend(),
+            memory=self.memory,
             limits_by=limits.MADE_BY,
             machine=machine(),
             versions=versions(),

@@ -51,7 +51,7 @@ def timing(seconds, ratio=1.0):
 def results(*measured, cache=32 << 20):
     return Results(
         format=FORMAT, label="made up", note="", date="2026-01-01", threads=1, backend="compiled",
-        limits_by="numba",
+        memory="kept", limits_by="numba",
         machine={"processor": "P", "architecture": "x86_64", "cores": 2, "last_cache_bytes": cache,
                  "system": "S"},
         versions={"python": "3.11"}, left_out={}, measured=list(measured),
