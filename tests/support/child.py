@@ -69,7 +69,8 @@ def _arm(owners: dict[str, type], *, at: str, when: str, count: int = 1) -> None
     ``when``: ``before`` the call, ``inside`` its transaction with everything written but the
     commit, or ``after`` the call.
     """
-    owner, name = owners[at.split(".", maxsplit=1)[0]], at.split(".")[1]
+    class_name, name = at.split(".")
+    owner = owners[class_name]
     real = getattr(owner, name)
     calls = 0
 
