@@ -107,7 +107,7 @@ def open_mosquitto(
     return BrokerHandle(
         kind="mosquitto",
         url=url,
-        public_url=listeners(ports)[0].url,
+        public_url=listeners(ports)[0].public_url,
         url_v311=url,
         part_size=PART_SIZE,
         admission_bytes=admission,
@@ -138,11 +138,17 @@ class _Listener:
 
     @property
     def url(self) -> str:
-        """Where it is reached; a listener on all addresses, by the machine's name or loopback."""
+        """Where this machine reaches it; a listener on all addresses, by loopback."""
+        return self._url(LOOPBACK)
+
+    @property
+    def public_url(self) -> str:
+        """Where others reach it; a listener on all addresses, by this machine's name."""
+        return self._url(socket.gethostname())
+
+    def _url(self, anywhere: str) -> str:
         scheme = "mqtt" if self.tls is None else "mqtts"
-        name = self.host
-        if name in ("0.0.0.0", "::"):
-            name = LOOPBACK if self.tls is None else socket.gethostname()
+        name = anywhere if self.host in ("0.0.0.0", "::") else self.host
         return f"{scheme}://{f'[{name}]' if ':' in name else name}:{self.port}"
 
 

@@ -25,10 +25,11 @@ class BrokerOptions:
     """Where a broker of our own listens, and whom it lets in."""
 
     host: str | None = None
-    """Where it listens: 127.0.0.1, unless Mosquitto has --users."""
+    """Where it listens; 127.0.0.1, or 0.0.0.0 where Mosquitto has --users, unless given."""
 
     port: int | None = None
-    """Its port; a free one, and the same again after a restart, unless given."""
+    """Its port; unless given, a free one, and the same again after a restart; with --users
+    1883, or 8883 with --tls-cert."""
 
     users: Path | None = None
     """Mosquitto: file of DEVICE:PASSWORD lines; each device may then speak for itself alone."""
@@ -54,11 +55,12 @@ class BrokerOptions:
         tls = None
         if self.tls_cert is not None and self.tls_key is not None:
             tls = TlsFiles(self.tls_cert, self.tls_key)
+        host, port = self.address(broker, state)
         return open_broker(
             broker,
             state_dir=state,
-            host=self.host,
-            port=self._port(state) if broker in _OURS else self.port,
+            host=host,
+            port=port,
             admission_bytes=self.admission,
             part_size=self.part_size,
             users=None if self.users is None else read_users(self.users),
@@ -66,12 +68,21 @@ class BrokerOptions:
             ca_file=ca_file,
         )
 
-    def _port(self, state: Path) -> int | None:
-        """The port that is asked for, or that of the last time: devices know it by now."""
+    def address(self, broker: str, state: Path) -> tuple[str | None, int | None]:
+        """(host, port) to listen at; None leaves it to ``open_broker``."""
+        if broker == "mosquitto" and self.users is not None:
+            # Each client needs a password, so that other machines' devices may come.
+            usual = 1883 if self.tls_cert is None else 8883
+            host = "0.0.0.0" if self.host is None else self.host
+            return host, usual if self.port is None else self.port
+        if self.port is not None or broker not in _OURS:
+            return self.host, self.port
+        return self.host, self._earlier_port(state)
+
+    def _earlier_port(self, state: Path) -> int | None:
+        """The port of the last time, if it is free: devices know it by now."""
         from kellet.server.brokers.child import port_is_free
 
-        if self.port is not None:
-            return self.port
         try:
             earlier = int(_port_file(state).read_text())
         except (FileNotFoundError, ValueError):

@@ -124,10 +124,17 @@ class _Teller:
             f"{config.algorithm.name} on {name}, round {{round}} of {config.rounds}, "
             f"at {handle.public_url}"
         )
+        address = handle.public_url
+        if handle.kind == "mosquitto" and handle.username:
+            address = address.replace("://", "://DEVICE:PASSWORD@", 1)
+        join = f"kellet run DEVICE --broker {address} --data MODULE:FUNCTION --state DIR"
+        join += " --separate-bulk" if handle.separate_bulk else ""
+        join += f" --fleet {config.fleet}" if config.fleet != "kellet" else ""
         console.event(
             "serving",
             {
                 "broker": handle.public_url,
+                "join": join,
                 "separate_bulk": handle.separate_bulk,
                 "plan": name,
                 "fleet": config.fleet,
@@ -135,9 +142,6 @@ class _Teller:
                 "resumed_after_round": resumed,
             },
         )
-        join = f"kellet run DEVICE --broker {handle.public_url} --data MODULE:FUNCTION --state DIR"
-        join += " --separate-bulk" if handle.separate_bulk else ""
-        join += f" --fleet {config.fleet}" if config.fleet != "kellet" else ""
         console.say(f"Devices join with:\n  {join}")
         if resumed:
             console.say(f"Going on after round {resumed}.")

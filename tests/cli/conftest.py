@@ -45,6 +45,9 @@ def empty(device):
 def text(device):
     return [["a"] * 6], [0]
 
+def leaves(device=None):
+    raise SystemExit(0)
+
 def raises(device):
     raise OSError("the sensor is unplugged")
 

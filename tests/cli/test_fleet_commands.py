@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import socket
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 from support.command import Done, Running, command
+from support.fleet import needs_mosquitto
+
+from kellet.server.commands.broker import BrokerOptions
 
 ROUNDS = ("--rounds", 3, "--target", 2, "--min-devices", 2, "--local-steps", 4)
 
@@ -135,9 +139,41 @@ def test_sigterm_ends_a_server_that_waits(desk: Path, tmp_path: Path) -> None:
     assert (done.code, done.said) == (143, "kellet: stopped by SIGTERM\n")
 
 
+@needs_mosquitto
+def test_with_users_mosquitto_serves_other_machines(desk: Path, tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("a:secret\n")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Running(
+        *("server", "toy.kplan", "--state", tmp_path / "server", "--broker", "mosquitto"),
+        *("--users", tmp_path / "users", "--port", port),
+        cwd=desk,
+    ) as server:
+        serving = server.wait_for("serving")
+        assert serving["broker"] == f"mqtt://{socket.gethostname()}:{port}"
+        address = f"mqtt://DEVICE:PASSWORD@{socket.gethostname()}:{port}"
+        assert serving["join"] == (
+            f"kellet run DEVICE --broker {address} --data MODULE:FUNCTION --state DIR"
+        )
+        config = (tmp_path / "server" / "broker" / "mosquitto.conf").read_text()
+        assert f"\nlistener {port} 0.0.0.0\n" in config
+
+
+def test_the_usual_ports_are_for_brokers_with_users(tmp_path: Path) -> None:
+    users, cert = tmp_path / "users", tmp_path / "cert.pem"
+    both = BrokerOptions(users=users, tls_cert=cert, tls_key=cert)
+    assert BrokerOptions(users=users).address("mosquitto", tmp_path) == ("0.0.0.0", 1883)
+    assert both.address("mosquitto", tmp_path) == ("0.0.0.0", 8883)
+    given = BrokerOptions(users=users, host="10.0.0.1", port=5)
+    assert given.address("mosquitto", tmp_path) == ("10.0.0.1", 5)
+    assert BrokerOptions().address("mosquitto", tmp_path) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
+        (["--batch-size", str(2**31)], 2, "at most 2147483647"),
+        (["--test", "mine:leaves"], 3, "mine:leaves raised SystemExit"),
         (["--digest", "ab" * 32], 4, "SHA-256"),
         (["--target", "0"], 2, "target = 0"),
         (["--host", "0.0.0.0"], 2, "the embedded broker does not listen on 0.0.0.0"),
