@@ -28,6 +28,7 @@ __all__ = ["ALGORITHMS", "FedAvg", "FedProx", "Scaffold", "Work", "from_wire", "
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 Step = Callable[[float], None]
+_MOST = 2**31 - 1  # of a count: what a message and the step's arithmetic hold
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -82,7 +83,8 @@ class FedAvg:
         for name, least in (("batch_size", 0), ("local_epochs", 1), ("local_steps", 0)):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
-            _require(whole and value >= least, name, value, f"a whole number, at least {least}")
+            wanted = f"a whole number, at least {least} and at most {_MOST}"
+            _require(whole and least <= value <= _MOST, name, value, wanted)
         _require(
             self.weighting in ("samples", "uniform"),
             "weighting",

@@ -44,7 +44,9 @@ SUMMARIES = {
 
 def main() -> None:
     """The console script."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    signals.release()
+    sys.exit(code)
 
 
 def run(tokens: Sequence[str]) -> int:
@@ -59,8 +61,7 @@ def run(tokens: Sequence[str]) -> int:
     except KelletError as error:
         return _failed(error, json)
     except signals.Interrupted as error:
-        print(f"kellet: stopped by {error.number.name}", file=sys.stderr, flush=True)
-        return error.exit_code
+        return _stopped(error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
@@ -129,11 +130,19 @@ def _version() -> str:
 
 
 def _failed(error: KelletError, json: bool) -> int:
+    number = signals.raised()
+    if number is not None and error.__cause__ is not None:  # a signal, in other words
+        return _stopped(signals.Interrupted(number))
     if os.environ.get("KELLET_DEBUG") == "1":
         import traceback
 
         traceback.print_exception(error.__cause__ or error)
     print_error(error, json=json)
+    return error.exit_code
+
+
+def _stopped(error: signals.Interrupted) -> int:
+    print(f"kellet: stopped by {error.number.name}", file=sys.stderr, flush=True)
     return error.exit_code
 
 

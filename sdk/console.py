@@ -10,9 +10,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from kellet.sdk.errors import KelletError
 
@@ -20,7 +21,22 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-__all__ = ["Console", "print_error"]
+__all__ = ["Console", "print_error", "stdout_set_aside"]
+
+_own_stdout: TextIO | None = None  # ours, while a user's function has stderr for it
+
+
+@contextmanager
+def stdout_set_aside() -> Iterator[None]:
+    """Inside the block ``print`` writes to stderr, in every thread; our own output stays."""
+    global _own_stdout  # noqa: PLW0603 - a process has one stdout
+    before = _own_stdout
+    _own_stdout = before or sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _own_stdout = before
 
 
 class Console:
@@ -49,16 +65,22 @@ class Console:
 
             self._display.console.print(Text(text))
         else:
-            print(text, flush=True)
+            print(text, file=_stdout(), flush=True)
 
     def show(self, renderable: Callable[[], RenderableType]) -> None:
         """Replace the live display, if there is one, by what ``renderable`` returns."""
         if not self.live:
             return
         if self._display is None:
+            from rich.console import Console as Terminal
             from rich.live import Live
 
-            self._display = Live(auto_refresh=False, vertical_overflow="crop")
+            self._display = Live(
+                console=Terminal(file=_stdout()),
+                auto_refresh=False,
+                vertical_overflow="crop",
+                redirect_stdout=False,  # `stdout_set_aside` does, and both would get entangled
+            )
             self._display.start()
         self._display.update(renderable(), refresh=True)
 
@@ -104,8 +126,12 @@ def print_error(error: KelletError, *, json: bool) -> None:
         )
 
 
+def _stdout() -> TextIO:
+    return _own_stdout or sys.stdout
+
+
 def _line(facts: Mapping[str, Any]) -> None:
-    print(json.dumps(facts, default=_plain), flush=True)
+    print(json.dumps(facts, default=_plain), file=_stdout(), flush=True)
 
 
 def _plain(value: Any) -> Any:
@@ -118,4 +144,4 @@ def _plain(value: Any) -> Any:
 
 
 def _can_redraw() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    return _stdout().isatty() and os.environ.get("TERM", "") not in ("", "dumb")

@@ -103,6 +103,7 @@ class Device:
     def stop(self) -> None:
         """Ask ``run`` to return, from any thread or a signal handler. Nothing is lost."""
         self._stopping = True
+        self._worker.leave()
         self._events.put(None)
 
     def run(self, *, until_finished: bool = False, leave: bool = False) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Interrupted", "install", "orderly_stop"]
+__all__ = ["Interrupted", "install", "orderly_stop", "raised", "release"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _stop: Callable[[], object] | None = None
 _asked: signal.Signals | None = None
+_raised: signal.Signals | None = None
 
 
 class Interrupted(BaseException):
@@ -39,6 +40,22 @@ def install() -> None:
             signal.signal(number, _handle)
 
 
+def release() -> None:
+    """Let them end the process at once: the command is done."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) is _handle:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def raised() -> signal.Signals | None:
+    """The signal that `Interrupted` was raised for, if any.
+
+    C code that is interrupted, as NumPy's while it is imported, puts errors of its own in
+    the exception's place.
+    """
+    return _raised
+
+
 @contextmanager
 def orderly_stop(stop: Callable[[], object]) -> Iterator[None]:
     """Inside the block the first signal calls ``stop`` and the second raises.
@@ -56,8 +73,9 @@ def orderly_stop(stop: Callable[[], object]) -> Iterator[None]:
 
 
 def _handle(number: int, _frame: FrameType | None) -> None:
-    global _asked  # noqa: PLW0603
+    global _asked, _raised  # noqa: PLW0603
     if _stop is None or _asked is not None:
-        raise Interrupted(signal.Signals(number))
+        _raised = signal.Signals(number)
+        raise Interrupted(_raised)
     _asked = signal.Signals(number)
     _stop()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import StartTraining, Trained, TrainingStopped
-from kellet.sdk.errors import KelletError, PlanError
+from kellet.sdk.errors import DataError, KelletError, PlanError
 from kellet.sdk.holdout import split_holdout
 from kellet.sdk.outgoing import Announced
 from kellet.sdk.plan import Evaluator, GradientSession, Plan
@@ -25,6 +25,9 @@ LoadData = Callable[[], tuple[object, object]]
 
 # Of the time a round leaves, this share is for training; the rest is for the upload.
 _SHARE = 0.8
+
+# Seconds that a data function has to return once the device stops.
+_PATIENCE = 2.0
 
 
 class TrainingBroke:
@@ -92,13 +95,16 @@ class TrainingWorker:
         self._opened: _Opened | None = None
         self._thread: threading.Thread | None = None
         self._wanted: bytes | None = None
+        self._loading = self._leaving = False
+        self._patience = _PATIENCE
         self.progress = (0, 0)
 
     def start(self, effect: StartTraining) -> None:
         """Begin, once the training before has seen that it is not wanted any more."""
         if self._thread is not None:
             self._wanted = None
-            self._thread.join()
+            if not self._ended(self._thread):
+                return
         announced = effect.announced
         self._wanted = announced.base
         round_ = announced.round
@@ -122,11 +128,30 @@ class TrainingWorker:
         """Stop unless this is what is being trained for."""
         self._wanted = base
 
+    def leave(self) -> None:
+        """Announce ``stop``, from any thread or a signal handler: a wait is cut short."""
+        self._leaving = True
+
     def stop(self) -> None:
+        """End the training. A data function that does not return soon is left behind.
+
+        Its thread holds up no process, and touches nothing that lasts.
+        """
         self._wanted = None
+        self._leaving = True
         if self._thread is not None:
-            self._thread.join()
+            self._ended(self._thread)
             self._thread = None
+
+    def _ended(self, thread: threading.Thread) -> bool:
+        """Wait for ``thread``: for ever while it computes, not long for a data function."""
+        while thread.is_alive():
+            thread.join(0.1)
+            if self._leaving and self._loading:
+                self._patience -= 0.1
+                if self._patience <= 0:
+                    return False
+        return True
 
     def _run(self, announced: Announced, given: _Given, until: float) -> None:
         base = announced.base
@@ -180,11 +205,25 @@ class TrainingWorker:
         )
         return Trained(announced.base, outcome, opened.judge(model))
 
+    def _load_data(self) -> tuple[object, object]:
+        self._loading = True
+        try:
+            return self._load()
+        except Exception:
+            raise
+        except BaseException as error:  # sys.exit() ends this thread alone: the driver would wait
+            name = type(error).__name__
+            raise DataError(
+                f"the data function left by {name}", why=str(error), repair="let it return (x, y)"
+            ) from error
+        finally:
+            self._loading = False
+
     def _open(self, plan_id: bytes) -> _Opened:
         if self._opened is None or self._opened.plan.id != plan_id:
             plan = Plan.open(self._cache[plan_id], digest=plan_id)
             plan.self_test()
-            x, y = self._load()
+            x, y = self._load_data()
             checked = Data(*plan.check_data(x, y))  # type: ignore[arg-type]
             data, held = split_holdout(checked, self._holdout, self._device)
             evaluator = plan.evaluator() if held else None

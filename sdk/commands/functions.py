@@ -14,7 +14,9 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from kellet.sdk.console import stdout_set_aside
 from kellet.sdk.errors import DataError, KelletError, UsageError
+from kellet.sdk.signals import Interrupted
 
 __all__ = ["call", "data_function", "find_function", "xy"]
 
@@ -54,12 +56,16 @@ def find_function(spec: str, option: str) -> Callable[..., Any]:
 
 
 def call(function: Callable[..., Any], spec: str, *arguments: object) -> Any:
-    """Call a user's function. What it raises becomes a ``DataError`` that says where."""
+    """Call a user's function. What it raises becomes a ``DataError`` that says where.
+
+    What it prints goes to stderr.
+    """
     try:
-        return function(*arguments)
-    except KelletError:
+        with stdout_set_aside():
+            return function(*arguments)
+    except (KelletError, Interrupted):
         raise
-    except Exception as error:
+    except BaseException as error:  # its sys.exit() must not end us as if all were well
         failed = DataError(
             f"{spec} raised {type(error).__name__}",
             why=_last_line(error),
@@ -93,7 +99,8 @@ def _import(name: str, option: str) -> ModuleType:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return importlib.import_module(name)
+        with stdout_set_aside():
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         # Only a part of the name that was asked for is a slip in the option.
         if error.name is None or not (name + ".").startswith(error.name + "."):
@@ -103,13 +110,13 @@ def _import(name: str, option: str) -> ModuleType:
             why=f"it is neither in {here} nor on Python's path",
             repair="run kellet where the module is, or set PYTHONPATH",
         ) from None
-    except KelletError:
+    except (KelletError, Interrupted):
         raise
-    except Exception as error:
+    except BaseException as error:  # sys.exit() at the module's end, say
         raise _broken(name, option, error) from error
 
 
-def _broken(name: str, option: str, error: Exception) -> DataError:
+def _broken(name: str, option: str, error: BaseException) -> DataError:
     return DataError(
         f"{option}: the module {name!r} cannot be imported",
         why=f"{type(error).__name__}: {_last_line(error)}",
@@ -117,7 +124,7 @@ def _broken(name: str, option: str, error: Exception) -> DataError:
     )
 
 
-def _last_line(error: Exception) -> str:
+def _last_line(error: BaseException) -> str:
     """The error's text, and the place of the user's that it came from."""
     text = str(error).strip().splitlines()
     shown = text[0][:300] if text else type(error).__name__

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from kellet.sdk.commands.functions import call, data_function, find_function, xy
+from kellet.sdk.console import Console
 from kellet.sdk.errors import DataError, UsageError
+from kellet.sdk.signals import Interrupted
 
 MODULE = """
 def load(device):
@@ -110,3 +113,36 @@ def test_data_is_a_pair(value: object, words: str) -> None:
     with pytest.raises(DataError, match=words):
         xy(value, "mine:load")
     assert xy([1, 2], "mine:load") == (1, 2)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("leave", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()])
+def test_a_function_that_leaves_is_a_data_error(leave: BaseException) -> None:
+    def load(_device: str) -> None:
+        raise leave
+
+    with pytest.raises(DataError, match=f"mine:load raised {type(leave).__name__}"):
+        call(load, "mine:load", "pi-1")
+
+
+def test_a_signal_is_not_the_function_s_fault() -> None:
+    def load() -> None:
+        raise Interrupted(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        call(load, "mine:load")
+
+
+def test_a_module_that_leaves_is_a_data_error(here: Path) -> None:
+    (here / "functions_that_leave.py").write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(DataError, match="SystemExit: 0 \\(line 2 of "):
+        find_function("functions_that_leave:load", "--data")
+
+
+def test_what_a_function_prints_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    def load() -> None:
+        print("mine")
+        Console(json=True).result({"ours": 1}, "")
+
+    call(load, "mine:load")
+    assert capsys.readouterr() == ('{"ours": 1}\n', "mine\n")

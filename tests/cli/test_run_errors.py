@@ -149,6 +149,7 @@ BAD_DATA = {
     "labels_from_one": "count classes from 0: y - 1",
     "text": "a plan takes numbers",
     "raises": "mine:raises raised OSError",
+    "leaves": "mine:leaves raised SystemExit",
     "one": "mine:one returned a ndarray",
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,15 +14,20 @@ from support.toy_plans import quadratic
 from kellet.sdk.algorithms import Scaffold
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import StartTraining, Trained
+from kellet.sdk.errors import DataError
 from kellet.sdk.outgoing import Announced
 from kellet.sdk.protocol.messages import Blob, Codecs, Round
 from kellet.sdk.store import Store
-from kellet.sdk.worker import TrainingWorker
+from kellet.sdk.worker import LoadData, TrainingBroke, TrainingWorker
 
 PLAN = quadratic(initial=1.0)
 
 
-def setting(steps: int) -> tuple[TrainingWorker, StartTraining, list[Any]]:
+def data() -> tuple[object, object]:
+    return np.array([[1.0, 0.0]]), np.zeros(1)
+
+
+def setting(steps: int, load: LoadData = data) -> tuple[TrainingWorker, StartTraining, list[Any]]:
     cache, answers = BlobCache(), []
     cache.put(PLAN.raw)
     model = cache.put(PLAN.initial().tobytes())
@@ -47,7 +54,7 @@ def setting(steps: int) -> tuple[TrainingWorker, StartTraining, list[Any]]:
         "a",
         Store("a"),
         cache,
-        load=lambda: (np.array([[1.0, 0.0]]), np.zeros(1)),
+        load=load,
         holdout=0.0,
         answer=answers.append,
     )
@@ -88,3 +95,32 @@ def test_time_that_runs_out_is_partial_work_and_counts() -> None:
     wait(lambda: bool(answers))
     assert 1 <= answers[0].outcome.steps < 10**9
     worker.stop()
+
+
+def test_a_data_function_that_exits_is_answered() -> None:
+    """``sys.exit()`` ends a thread without a word, and the device would wait for ever."""
+    worker, effect, answers = setting(steps=3, load=lambda: sys.exit("no sensor"))
+    worker.start(effect)
+    wait(lambda: bool(answers))
+    assert isinstance(answers[0], TrainingBroke)
+    assert isinstance(answers[0].error, DataError)
+    assert "left by SystemExit: no sensor" in str(answers[0].error)
+    worker.stop()
+
+
+def test_a_data_function_that_takes_long_does_not_hold_up_the_end() -> None:
+    done = threading.Event()
+
+    def slow() -> tuple[object, object]:
+        done.wait(30)
+        return data()
+
+    worker, effect, answers = setting(steps=3, load=slow)
+    worker.start(effect)
+    worker.leave()
+    began = time.monotonic()
+    worker.start(effect)  # the next round's, which would wait for the first
+    worker.stop()
+    assert 1.5 < time.monotonic() - began < 3
+    done.set()
+    assert answers == []
