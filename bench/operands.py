@@ -32,6 +32,14 @@ class Draw:
         vector[:] = np.resize(values * np.float32(spread), self.n)
         return vector
 
+    def distinct(self) -> NDArray[np.float32]:
+        """Return float32 [n] within ±4 of distinct magnitudes, up to 2**24 of them."""
+        # Multiplying by an odd number permutes the residues.
+        mixed = np.arange(self.n, dtype=np.uint32) * np.uint32(2654435761) & np.uint32(0xFFFFFF)
+        vector = kernels.aligned(self.n)
+        vector[:] = mixed * np.where(mixed & 128, np.float32(-(2.0**-22)), np.float32(2.0**-22))
+        return vector
+
     def integers(self, bits: int) -> NDArray[np.int64]:
         """Return int64 [n] within ``±2**bits``."""
         vector: NDArray[np.int64] = kernels.aligned(self.n, np.int64)

@@ -95,6 +95,12 @@ def test_a_peer_that_forgets_the_proximal_term_is_refused():
         validate(case, case.operands(Draw(100)), {"torch": case_named("sgd_step").ours})
 
 
+def test_the_largest_are_told_apart_at_any_length():
+    v = Draw(2_000_000).distinct()
+    assert v.dtype == np.float32
+    assert np.unique(np.abs(v)).size == v.size  # so that every way to choose chooses the same
+
+
 def test_validation_changes_no_operand():
     case = case_named("accumulate, int8")
     operands = case.operands(Draw(200))
