@@ -19,7 +19,7 @@ from kellet.sdk import algorithms as sdk_algorithms
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import DeviceMachine, StartTraining, Trained, TrainingStopped
-from kellet.sdk.errors import FleetError, UsageError
+from kellet.sdk.errors import DataError, FleetError, UsageError
 from kellet.sdk.plan import Plan
 from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Tick, Unsubscribe
 from kellet.sdk.protocol.topics import Topics, check_id
@@ -165,7 +165,7 @@ class Simulation:
                 self,
                 topics,
                 device,
-                data=Data(*plan.check_data(*data)),
+                data=_checked(plan, device, data),
                 nonce=nonces[device],
                 control=controls.get(device),
             )
@@ -405,6 +405,14 @@ class _Client:
             if receipt is not None and receipt.counted:
                 return pending.c_i_next
         return self.store.control(self._simulation.plan.n_train)
+
+
+def _checked(plan: Plan, device: str, data: tuple[ArrayLike, ArrayLike]) -> Data:
+    try:
+        return Data(*plan.check_data(*data))
+    except DataError as error:
+        what = f"client {device!r}: {error.what}"
+        raise DataError(what, why=error.why, repair=error.repair) from None
 
 
 def _selection(cohort: Cohort, seed: int, clients: int) -> Selection:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kellet.sdk.authoring import bundle
+from kellet.sdk.authoring.meaning import check_meaning, check_name
 from kellet.sdk.authoring.memory import activation_peaks
 from kellet.sdk.authoring.onnx_graph import onnx_graph
 from kellet.sdk.authoring.refusals import Loss, check_model, check_runs
@@ -66,14 +67,25 @@ def export(
     Raises ``ExportRefused`` for a model that cannot be traced, draws random
     numbers, fixes the batch size, needs an operator that is not known to run
     in onnxruntime 1.20, or whose plan differs from torch by more than 1e-5 in
-    any gradient at three batch sizes.
+    any gradient at three batch sizes; ``UsageError`` for names and bounds that
+    do not fit the model.
     """
+    check_name(name)
     loss = None if _is_cross_entropy(loss) else loss
     batch, labels = _example("batch", example_batch), _example("labels", example_labels)
     check_model(model)
     scores = check_runs(model, loss, batch, labels)
     given = LabelSpec(classes=classes, names=tuple(label_names))
     label_spec = _label_spec(loss, labels, scores, given)
+    input_spec = InputSpec(
+        shape=tuple(batch.shape[1:]),
+        dtype="float32" if batch.is_floating_point() else "int64",
+        unit=unit,
+        columns=tuple(columns),
+        low=low,
+        high=high,
+    )
+    check_meaning(input_spec, label_spec)
     step = trace_step(model, loss, batch, labels)
     evaluate = trace_eval(model, batch)
     tensors = _tensors(model, step, evaluate, statistics)
@@ -86,14 +98,7 @@ def export(
             step=step_graph,
             evaluate=onnx_graph(evaluate, ("batch",), shapes),
             tensors=tensors,
-            input=InputSpec(
-                shape=tuple(batch.shape[1:]),
-                dtype="float32" if batch.is_floating_point() else "int64",
-                unit=unit,
-                columns=tuple(columns),
-                low=low,
-                high=high,
-            ),
+            input=input_spec,
             labels=label_spec,
             loss="cross_entropy" if loss is None else "custom",
             example_batch=batch.numpy(),

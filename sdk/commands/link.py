@@ -8,6 +8,9 @@ from typing import Any
 
 from cyclopts import Parameter
 
+from kellet.sdk.commands.options import LONGEST, Whole
+from kellet.sdk.errors import UsageError
+
 __all__ = ["LinkOptions"]
 
 
@@ -19,7 +22,7 @@ class LinkOptions:
     fleet: str = "kellet"
     """Name of the fleet; one broker may serve several."""
 
-    keepalive: int = 30
+    keepalive: Whole = 30
     """Seconds between signs of life; one part must pass within two of them."""
 
     connect_timeout: float = 30.0
@@ -38,5 +41,13 @@ class LinkOptions:
     """Send parts on a second connection, as the embedded broker needs it."""
 
     def for_link(self) -> dict[str, Any]:
-        """All but the fleet, as keyword arguments of ``Device`` and ``Aggregator``."""
+        """All but the fleet, as keyword arguments of ``Device`` and ``Aggregator``.
+
+        Raises ``UsageError``.
+        """
+        if not 0 < self.connect_timeout <= LONGEST:
+            raise UsageError(
+                f"--connect-timeout = {self.connect_timeout}",
+                why=f"it must be above 0 and at most {LONGEST:.0f} seconds",
+            )
         return {name: value for name, value in vars(self).items() if name != "fleet"}

@@ -143,6 +143,7 @@ def export(
     from kellet.sdk.commands.functions import call, find_function
     from kellet.sdk.durable import write_file
 
+    _check_output(output)
     if importlib.util.find_spec("torch") is None:  # or the user's own import would say it worse
         raise ExtraMissing("authoring", "torch")
     made = call(find_function(function, "FUNCTION"), function)
@@ -171,6 +172,17 @@ def export(
     facts = _facts(plan) | {"file": str(output)}
     with Console(json=json) as console:
         console.result(facts, f"{_words(facts)}\nwritten to {output}")
+
+
+def _check_output(output: Path) -> None:
+    """Before the export, which takes its time."""
+    if output.exists() and not output.is_file():
+        kind = "a directory" if output.is_dir() else "not a regular file"
+        raise UsageError(f"-o {output}", why=f"it is {kind}", repair="name a file to write")
+    if not output.parent.is_dir():
+        raise UsageError(
+            f"-o {output}", why=f"there is no directory {output.parent}", repair="make it first"
+        )
 
 
 def _open(plan: str, digest: str | None) -> Plan:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from kellet.sdk.commands.functions import data_function
 from kellet.sdk.commands.link import LinkOptions
+from kellet.sdk.commands.options import Folder, called_by_options
 from kellet.sdk.console import Console
+from kellet.sdk.errors import UsageError
 from kellet.sdk.signals import orderly_stop
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def run(
     *,
     broker: Annotated[str, Parameter(env_var="KELLET_BROKER")],
     data: str,
-    state: Path,
+    state: Folder,
     until_finished: bool = False,
     leave: bool = False,
     holdout: float = 0.0,
@@ -63,22 +64,29 @@ def run(
     json
         Report in JSON lines.
     """
+    if broker in ("embedded", "mosquitto"):
+        raise UsageError(
+            f"--broker {broker}",
+            why="that is a broker which `kellet server` starts; a device needs its address",
+            repair="give mqtt://HOST:PORT, as `kellet server` prints it",
+        )
     load = data_function(data)
     from kellet.sdk.runner import Device
 
     link = link or LinkOptions()
     with Console(json=json) as console:
         teller = _Teller(console, device)
-        instance = Device(
-            device,
-            broker=broker,
-            data=load,
-            state=state,
-            fleet=link.fleet,
-            holdout=holdout,
-            on_report=teller.tell,
-            **link.for_link(),
-        )
+        with called_by_options():
+            instance = Device(
+                device,
+                broker=broker,
+                data=load,
+                state=state,
+                fleet=link.fleet,
+                holdout=holdout,
+                on_report=teller.tell,
+                **link.for_link(),
+            )
         console.event("started", {"device": device, "fleet": link.fleet})
         console.say(f"{device}: looking for a fleet at {_without_password(broker)}")
         with orderly_stop(instance.stop):

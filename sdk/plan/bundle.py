@@ -107,8 +107,8 @@ def read_bundle(raw: bytes, digest: bytes | None = None) -> Contents:
     """
     if digest is not None and hashlib.sha256(raw).digest() != digest:
         raise PlanError(
-            f"the plan is not {digest.hex()[:16]}...",
-            why=f"its SHA-256 is {hashlib.sha256(raw).hexdigest()[:16]}...",
+            f"the plan is not {digest.hex()}",
+            why=f"its SHA-256 is {hashlib.sha256(raw).hexdigest()}",
             repair="fetch the plan again, or correct the digest",
         )
     entries = unpack(raw, _LIMITS)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from cyclopts import Parameter
 
 from kellet.sdk.algorithms import FedAvg, make
+from kellet.sdk.commands.options import Whole, called_by_options
 
 __all__ = ["AlgorithmOptions"]
 
@@ -26,13 +27,13 @@ class AlgorithmOptions:
     lr_decay: float | None = None
     """Step k of a round uses local_lr * lr_decay^k."""
 
-    batch_size: int | None = None
+    batch_size: Whole | None = None
     """Samples in a mini-batch; 0 for all that a device has."""
 
-    local_epochs: int | None = None
+    local_epochs: Whole | None = None
     """Passes over a device's data in a round."""
 
-    local_steps: int | None = None
+    local_steps: Whole | None = None
     """K, steps in a round; 0 leaves it to --local-epochs."""
 
     server_lr: float | None = None
@@ -60,4 +61,5 @@ class AlgorithmOptions:
             for name, value in vars(self).items()
             if name != "algorithm" and value is not None
         }
-        return make(self.algorithm, **given)
+        with called_by_options():
+            return make(self.algorithm, **given)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from cyclopts import Parameter
 
+from kellet.sdk.commands.options import Whole
 from kellet.sdk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class BrokerOptions:
     host: str | None = None
     """Where it listens; 127.0.0.1, or 0.0.0.0 where Mosquitto has --users, unless given."""
 
-    port: int | None = None
+    port: Whole | None = None
     """Its port; unless given, a free one, and the same again after a restart; with --users
     1883, or 8883 with --tls-cert."""
 
@@ -40,10 +41,10 @@ class BrokerOptions:
     tls_key: Path | None = None
     """Mosquitto: PEM file of the certificate's key."""
 
-    part_size: int | None = None
+    part_size: Whole | None = None
     """Bytes in a message; what suits the broker, unless given."""
 
-    admission: int | None = None
+    admission: Whole | None = None
     """Bytes of updates on their way at once; what suits the broker, unless given."""
 
     def open(self, broker: str, state: Path, ca_file: Path | None) -> BrokerHandle:
@@ -103,6 +104,8 @@ def read_users(file: Path) -> dict[str, str]:
         lines = file.read_text().splitlines()
     except OSError as error:
         raise UsageError(f"--users {file}", why=error.strerror or str(error)) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--users {file}", why="it is not UTF-8 text") from None
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -114,6 +117,12 @@ def read_users(file: Path) -> dict[str, str]:
                 repair="write one device a line",
             )
         users[device] = password
+    if not users:
+        raise UsageError(
+            f"--users {file}",
+            why="it names no device",
+            repair="write a DEVICE:PASSWORD line for each",
+        )
     return users
 
 

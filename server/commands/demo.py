@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from cyclopts import App
 
+from kellet.sdk.commands.options import Folder, Whole, called_by_options
 from kellet.sdk.console import Console
 
 __all__ = ["command"]
@@ -18,13 +19,13 @@ command = App(name="demo")
 def demo(
     *,
     algorithm: Literal["scaffold", "fedprox", "fedavg"] = "scaffold",
-    rounds: int | None = None,
-    devices: int = 8,
+    rounds: Whole | None = None,
+    devices: Whole = 8,
     task: Literal["wisdm", "har"] = "wisdm",
     broker: str = "embedded",
-    report: Path = Path("kellet-demo"),
-    state: Path | None = None,
-    seed: int = 0,
+    report: Folder = Path("kellet-demo"),
+    state: Folder | None = None,
+    seed: Whole = 0,
     data_dir: Path | None = None,
     json: bool = False,
 ) -> int:
@@ -58,18 +59,21 @@ def demo(
         JSON lines, and one object with the results as the last.
     """
     from kellet.server.demo import Settings, run_demo
+    from kellet.server.report import check_folder
 
-    settings = Settings(
-        algorithm=algorithm,
-        task=task,
-        rounds=rounds,
-        devices=devices,
-        broker=broker,
-        seed=seed,
-        report=report,
-        state_dir=state,
-        data_dir=data_dir,
-    )
+    with called_by_options():
+        settings = Settings(
+            algorithm=algorithm,
+            task=task,
+            rounds=rounds,
+            devices=devices,
+            broker=broker,
+            seed=seed,
+            report=report,
+            state_dir=state,
+            data_dir=data_dir,
+        )
+    check_folder(report)
     with Console(json=json) as console:
         facts = run_demo(settings, console)
         console.result(facts, _words(facts))

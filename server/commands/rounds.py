@@ -37,6 +37,14 @@ class RoundLog:
         """Facts of the newest round; empty before the first."""
         return self.rounds[max(self.rounds)] if self.rounds else {}
 
+    def traffic(self, facts: Mapping[str, Any]) -> dict[str, int]:
+        """The bytes of this round alone; what ``facts`` has are totals since the process began."""
+        before = self.rounds.get(facts["round"] - 1, {})
+        return {
+            f"round_{way}": facts[way] - before.get(way, 0)
+            for way in ("uplink_bytes", "downlink_bytes")
+        }
+
     def closed(self, facts: Mapping[str, Any]) -> None:
         """A round ended."""
         self.rounds[facts["round"]] = dict(facts)
@@ -79,7 +87,6 @@ class RoundLog:
 
     def _cells(self, number: int) -> tuple[str, ...]:
         facts = self.rounds[number]
-        before = self.rounds.get(number - 1, {})
         accuracy = facts.get("accuracy")
         people = who(facts["counted"], facts["asked"])
         return (
@@ -89,10 +96,7 @@ class RoundLog:
             "" if accuracy is None else f"{accuracy:.1%}",
             _number(facts["train_loss"], 4),
             _number(facts["drift"], 3),
-            *(
-                megabytes(facts[f"{way}link_bytes"] - before.get(f"{way}link_bytes", 0))
-                for way in ("up", "down")
-            ),
+            *map(megabytes, self.traffic(facts).values()),
         )
 
 

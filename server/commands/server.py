@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from kellet.sdk.commands.link import LinkOptions
+from kellet.sdk.commands.options import Folder
 from kellet.sdk.console import Console
 from kellet.sdk.signals import Interrupted, orderly_stop
 from kellet.server.commands.algorithm import AlgorithmOptions
@@ -31,7 +32,7 @@ def server(
     plan: str,
     /,
     *,
-    state: Path,
+    state: Folder,
     broker: Annotated[str, Parameter(env_var="KELLET_BROKER")] = "embedded",
     test: str | None = None,
     digest: str | None = None,
@@ -116,10 +117,12 @@ class _Teller:
         self._config = config
         self._log = RoundLog(console, evaluated=evaluated)
         self._title = ""
+        self._resumed = 0
         self._began = time.monotonic()
 
     def begin(self, name: str, handle: BrokerHandle, resumed: int) -> None:
         config, console = self._config, self._console
+        self._resumed = resumed
         self._title = (
             f"{config.algorithm.name} on {name}, round {{round}} of {config.rounds}, "
             f"at {handle.public_url}"
@@ -148,6 +151,8 @@ class _Teller:
 
     def tell(self, report: Report) -> None:
         facts = report.data
+        if report.kind == "round":
+            facts = facts | self._log.traffic(facts)
         self._console.event(report.kind, facts)
         if report.kind == "round":
             self._log.closed(facts)
@@ -175,17 +180,19 @@ class _Teller:
             "updates_counted": counted,
             "updates_refused": aggregator.machine.refused,
             "uplink_bytes": up,
-            "downlink_bytes": down,
+            "downlink_bytes": down,  # both since this process began, as are the seconds
+            "resumed_after_round": self._resumed,
             "seconds": round(time.monotonic() - self._began, 2),
             "digest": aggregator.machine.digest.hex(),
             "model": str(model) if model.is_file() else None,
         }
         accuracy = "" if facts["accuracy"] is None else f", accuracy {facts['accuracy']:.1%}"
+        since = f" since round {self._resumed}" if self._resumed else ""
         self._console.end_display(keep=True)
         self._console.result(
             facts,
             f"{len(rows)} rounds done{accuracy}; {counted} updates counted, "
-            f"{megabytes(up)} up, {megabytes(down)} down.\nThe model: {facts['model']}",
+            f"{megabytes(up)} up, {megabytes(down)} down{since}.\nThe model: {facts['model']}",
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App
 
+from kellet.sdk.commands.options import Folder, Whole, called_by_options
 from kellet.sdk.console import Console
 from kellet.sdk.errors import DataError, UsageError
 from kellet.server.commands.algorithm import AlgorithmOptions
@@ -32,14 +33,14 @@ def simulate(
     *,
     data: str | None = None,
     task: Literal["wisdm", "har"] | None = None,
-    devices: int = 8,
+    devices: Whole = 8,
     data_dir: Path | None = None,
     test: str | None = None,
-    rounds: int = 10,
-    cohort: int | None = None,
-    seed: int = 0,
+    rounds: Whole = 10,
+    cohort: Whole | None = None,
+    seed: Whole = 0,
     algorithm: AlgorithmOptions | None = None,
-    report: Path | None = None,
+    report: Folder | None = None,
     json: bool = False,
 ) -> None:
     """Train over many clients in this process, with the same code.
@@ -74,19 +75,20 @@ def simulate(
     from kellet.sdk.plan import Plan
     from kellet.server.simulate import simulate as run
 
+    if report is not None:
+        from kellet.server.report import check_folder, check_installed
+
+        check_installed()
+        check_folder(report)
     name, clients, judged = _people(
         plan, data=data, task=task, devices=devices, seed=seed, data_dir=data_dir
     )
     if test is not None:
         judged = _test_set(test)
-    if report is not None:
-        from kellet.server.report import check_installed
-
-        check_installed()
     opened = Plan.open(name)
     chosen = algorithm or AlgorithmOptions()
     value = chosen.make()
-    with Console(json=json) as console:
+    with Console(json=json) as console, called_by_options():
         teller = _Teller(console, value.name, len(clients), rounds)
         history = run(
             opened,
@@ -121,7 +123,7 @@ class _Teller:
         self._began = time.monotonic()
 
     def tell(self, record: RoundRecord) -> None:
-        facts = vars(record)
+        facts = vars(record) | self._log.traffic(vars(record))
         self._console.event("round", facts)
         self._log.closed(facts)
         self._console.show(self._view)

@@ -64,8 +64,10 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("rounds", "devices"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} = {value}", why="it must be at least 1")
+            if value is not None and not 1 <= value < 2**31:
+                raise UsageError(f"{name} = {value}", why="it must be 1 to 2^31 - 1")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed = {self.seed}", why="it must be 0 to 2^63 - 1")
 
     @property
     def state(self) -> Path:

@@ -6,11 +6,19 @@ import importlib.util
 from pathlib import Path
 
 from kellet.sdk.durable import write_file
-from kellet.sdk.errors import ExtraMissing
+from kellet.sdk.errors import ExtraMissing, UsageError
 from kellet.server.report.record import Run, save_run
 from kellet.server.report.sources import find_run, from_history
 
-__all__ = ["REPORT_FILE", "check_installed", "find_run", "from_history", "save_run", "write_report"]
+__all__ = [
+    "REPORT_FILE",
+    "check_folder",
+    "check_installed",
+    "find_run",
+    "from_history",
+    "save_run",
+    "write_report",
+]
 
 REPORT_FILE = "report.html"
 
@@ -19,6 +27,19 @@ def check_installed() -> None:
     """Raise ``ExtraMissing`` now, and not after the run, where Matplotlib is absent."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ExtraMissing("server", "matplotlib")
+
+
+def check_folder(folder: Path) -> None:
+    """Raise ``UsageError`` now, and not after the run, where ``folder`` cannot be one."""
+    for path in (folder.absolute(), *folder.absolute().parents):
+        if path.exists() or path.is_symlink():
+            if not path.is_dir():
+                raise UsageError(
+                    f"--report {folder}",
+                    why=f"{path} is not a directory",
+                    repair="name a directory; it is made where there is none",
+                )
+            return
 
 
 def write_report(folder: Path, run: Run) -> Path:

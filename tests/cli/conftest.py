@@ -62,6 +62,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("desk")
     (folder / "toy.kplan").write_bytes(softmax_regression(FEATURES, CLASSES).raw)
     (folder / "mine.py").write_text(MODULE)
+    (folder / "nobody").write_text("# DEVICE:PASSWORD\n\n")
     return folder
 
 

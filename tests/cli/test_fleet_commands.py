@@ -172,6 +172,12 @@ def test_the_usual_ports_are_for_brokers_with_users(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
+        (["--deadline", "inf"], 2, "--deadline = inf"),
+        (["--deadline", "nan"], 2, "--deadline = nan"),
+        (["--over-select", "1e400"], 2, "--over-select = inf"),
+        (["--connect-timeout", "nan"], 2, "--connect-timeout = nan"),
+        (["--min-devices", "0"], 2, "--min-devices = 0"),
+        (["--broker", "mosquitto", "--users", "nobody"], 2, "it names no device"),
         (["--batch-size", str(2**31)], 2, "at most 2147483647"),
         (["--test", "mine:leaves"], 3, "mine:leaves raised SystemExit"),
         (["--digest", "ab" * 32], 4, "SHA-256"),
@@ -187,6 +193,12 @@ def test_what_a_server_refuses(
     desk: Path, tmp_path: Path, options: list[str], code: int, words: str
 ) -> None:
     command("server", "toy.kplan", "--state", tmp_path, *options, cwd=desk).failed(code, words)
+
+
+def test_a_state_without_a_name_is_not_the_working_directory(desk: Path) -> None:
+    done = command("server", "toy.kplan", "--state", "", cwd=desk)
+    done.failed(2, "--state", "the name is empty")
+    assert not (desk / "ledger.db").exists()
 
 
 def test_a_state_of_another_plan_is_refused(desk: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -101,3 +102,34 @@ def test_export_writes_a_plan_that_opens(tmp_path: Path) -> None:
         2, "an export needs four things"
     )
     assert not (tmp_path / "x.kplan").exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [(".", "it is a directory"), ("pipe", "not a regular file"), ("no/x.kplan", "no directory no")],
+)
+def test_export_writes_to_a_file_alone(tmp_path: Path, output: str, words: str) -> None:
+    (tmp_path / "nets.py").write_text(EXPORTED)
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.iterdir())
+    done = command("plan", "export", "nets:model", "-o", output, cwd=tmp_path)
+    done.failed(2, f"-o {output}", words)
+    assert [p for p in sorted(tmp_path.iterdir()) if p.name != "__pycache__"] == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--labels", "red,green"], ["2 names of labels", "give 3 names"]),
+        (["--columns", "a,b"], ["2 names in columns", "give 4 names"]),
+        (["--name", "a b"], ["cannot be called 'a b'"]),
+        (["--low", "2", "--high", "1"], ["low = 2 is above high = 1"]),
+        (["--low", "nan"], ["low = nan", "finite"]),
+    ],
+)
+def test_what_is_said_of_a_model_must_fit_it(
+    tmp_path: Path, options: list[str], words: list[str]
+) -> None:
+    (tmp_path / "nets.py").write_text(EXPORTED)
+    done = command("plan", "export", "nets:model", "-o", "x.kplan", *options, cwd=tmp_path)
+    done.failed(2, *words)

@@ -64,6 +64,7 @@ def test_a_port_where_something_else_listens(desk: Path, tmp_path: Path, junk: i
 @pytest.mark.parametrize(
     ("broker", "words"),
     [
+        ("embedded", "a device needs its address"),
         ("localhost", "mqtt://HOST:PORT"),
         ("http://localhost", "'http'"),
         ("mqtt://localhost:99999", "1 to 65535"),
@@ -80,7 +81,9 @@ def test_an_address_that_cannot_be(desk: Path, tmp_path: Path, broker: str, word
     ("options", "words"),
     [
         (["--keepalive", 0], "keepalive 0 is out of range"),
-        (["--holdout", 1], "holdout = 1"),
+        (["--holdout", 1], "--holdout = 1"),
+        (["--keepalive", 1.5], "'1.5' is not a whole number"),
+        (["--connect-timeout", "inf"], "--connect-timeout = inf"),
         (["--fleet", "a b"], "fleet"),
         (["--ca-file", "ca.pem"], "mqtts://"),
     ],

@@ -32,6 +32,8 @@ def test_a_plan_and_data_of_one_s_own(desk: Path, tmp_path: Path) -> None:
     assert all(len(line["counted"]) == 2 for line in rounds)
     assert summary.keys() >= SUMMARY
     assert (summary["clients"], summary["updates_counted"], summary["control_gap"]) == (3, 6, 0)
+    for way in ("uplink_bytes", "downlink_bytes"):
+        assert sum(line[f"round_{way}"] for line in rounds) == summary[way] > 0
     assert summary["digest"] == rounds[-1]["model"]
     assert summary["accuracy"] == rounds[-1]["accuracy"]
     assert summary["report"] == str(tmp_path / "report.html")
@@ -62,8 +64,14 @@ def test_a_task_brings_plan_data_and_test() -> None:
         (["--data", "mine:clients"], 2, "no plan is given"),
         (["toy.kplan", "--data", "mine:one"], 3, "mine:one"),
         (["toy.kplan", "--data", "mine:test"], 3, "a simulation needs each client's data"),
-        (["wisdm", "--data", "mine:clients"], 3, "x has the shape [40, 6]"),
+        (["wisdm", "--data", "mine:clients"], 3, "client 'a': x has the shape [40, 6]"),
         (["toy.kplan", "--data", "mine:clients", "--cohort", "4"], 2, "cohort = 4"),
+        (["toy.kplan", "--data", "mine:clients", "--test", "mine:leaves"], 3, "SystemExit"),
+        (["toy.kplan", "--data", "mine:leaves"], 3, "mine:leaves raised SystemExit"),
+        (["toy.kplan", "--data", "mine:clients", "--rounds", "1.5"], 2, "'1.5' is not a whole"),
+        (["toy.kplan", "--data", "mine:clients", "--rounds", "0"], 2, "--rounds = 0"),
+        (["toy.kplan", "--data", "mine:nothing", "--report", "mine.py"], 2, "mine.py is not a dir"),
+        (["toy.kplan", "--data", "mine:nothing", "--report", "mine.py/x"], 2, "mine.py is not a"),
         (["--task", "wisdm", "--devices", "31"], 2, "31 devices"),
         (["--task", "har", "--data-dir", "."], 3, "--data-dir"),
     ],
