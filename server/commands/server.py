@@ -211,4 +211,14 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
             return f"no link to the broker: {facts['reason']}; trying again"
         case "abort":
             return f"{facts['device']} gave up: {facts['reason']}"
+        case "settings_changed":
+            changes = (f"{name} {was} -> {now}" for name, (was, now) in facts["changed"].items())
+            return f"training goes on with other settings: {', '.join(changes)}"
+        case "silent":
+            listed = ", ".join(facts["devices"])
+            return f"not heard of for too long: {listed}; their controls would bias the others'"
+        case "epoch":
+            return f"control epoch {facts['epoch']}: every control starts again at zero"
+        case "storage":
+            return f"an update has to wait: {facts['error']}"
     return ""
