@@ -39,7 +39,7 @@ from kellet.sdk.protocol.messages import (
     Welcome,
     announcement_hash,
 )
-from kellet.sdk.protocol.topics import Topics
+from kellet.sdk.protocol.topics import Address, Topics
 from kellet.sdk.store import Store
 from kellet.sdk.trainer import Holdout, Outcome
 from kellet.sdk.transport.base import Connected, Disconnected, Received, Refused
@@ -255,7 +255,7 @@ class DeviceMachine:
         try:
             match address.channel:
                 case "blob":
-                    return self._blob(event, now)
+                    return self._blob(address, event.payload, now)
                 case "round":
                     return self._announcement(event.payload, now)
                 case "ctl" if address.device == self._device:
@@ -440,11 +440,10 @@ class DeviceMachine:
         self._fetch = fetch
         return list(fetch.begin(now))
 
-    def _blob(self, event: Received, now: float) -> list[Effect | StartTraining]:
-        address = self._topics.parse(event.topic)
-        if not self._fetch or not self._announced or address is None:
+    def _blob(self, address: Address, raw: bytes, now: float) -> list[Effect | StartTraining]:
+        if not self._fetch or not self._announced:
             return []
-        effects: list[Effect | StartTraining] = list(self._fetch.part(address, event.payload, now))
+        effects: list[Effect | StartTraining] = list(self._fetch.part(address, raw, now))
         if self._fetch.done:
             effects.append(Report("fetched", {"bytes": self._fetch.received}))
             self._fetch = None

@@ -173,11 +173,8 @@ class AggregatorMachine:
         if raw is None:
             return
         before: Round = wire.unpack(raw, Round)
-        was = before.algorithm | {"weighting": before.weighting, "seed": before.seed}
-        now = self.config.algorithm.wire() | {
-            "weighting": self.config.algorithm.weighting,
-            "seed": self.config.seed,
-        }
+        was = before.algorithm | {"seed": before.seed}
+        now = self.config.algorithm.wire() | {"seed": self.config.seed}
         changed = {
             name: [was.get(name), now.get(name)]
             for name in sorted(was.keys() | now.keys())
