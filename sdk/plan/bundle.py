@@ -1,4 +1,4 @@
-"""The five entries of a plan's file, written and read.
+"""The entries of a plan's file, written and read.
 
 =================  ==========================================================
 manifest.msgpack   `kellet.sdk.plan.manifest.Manifest`
@@ -6,12 +6,14 @@ step.onnx          (batch, labels, tensors...) -> (loss, gradients..., buffers..
 eval.onnx          (batch, tensors...) -> scores
 initial.f32        the flat vector, little-endian float32
 selftest.msgpack   `SelfTest`
+step.SCHEME.onnx   a variant's step, with its own inputs for int8 tensors
 =================  ==========================================================
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -21,11 +23,27 @@ from msgspec import Meta, Struct
 
 from kellet.sdk.errors import PlanError
 from kellet.sdk.plan.container import pack, unpack
-from kellet.sdk.plan.manifest import Manifest, Shape, decode_manifest, encode_manifest
+from kellet.sdk.plan.manifest import (
+    Manifest,
+    Scheme,
+    Shape,
+    decode_manifest,
+    encode_manifest,
+)
 from kellet.sdk.plan.onnx_wire import GraphFacts, inspect_graph
 from kellet.sdk.plan.operators import MAX_IR_VERSION, MAX_OPSET, MIN_OPSET, OPERATORS
+from kellet.sdk.plan.schemes import FLOAT32, SCHEMES, is_resident
 
-__all__ = ["Contents", "SelfTest", "TensorData", "read_bundle", "write_contents"]
+__all__ = [
+    "Contents",
+    "SelfTest",
+    "TensorData",
+    "VariantTest",
+    "read_bundle",
+    "step_inputs",
+    "step_outputs",
+    "write_contents",
+]
 
 _MIB = 1 << 20
 _LIMITS: Final = {
@@ -61,6 +79,21 @@ class TensorData(Struct, frozen=True, forbid_unknown_fields=True):
         return np.frombuffer(self.data, dtype).reshape(self.shape).astype(self.dtype)
 
 
+Samples = Annotated[tuple[float, ...], Meta(max_length=4096)]
+
+
+class VariantTest(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a variant must answer to the self-test's batch.
+
+    Its weights are the initial ones, quantised with the seed 0. ``gradient``
+    is at the places of the plan's own test.
+    """
+
+    scheme: Scheme
+    loss: float
+    gradient: Samples
+
+
 class SelfTest(Struct, frozen=True, forbid_unknown_fields=True):
     """A fixed batch and what the plan must answer to it at its initial parameters."""
 
@@ -68,32 +101,48 @@ class SelfTest(Struct, frozen=True, forbid_unknown_fields=True):
     labels: TensorData
     loss: float
     gradient_at: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=4096)]
-    gradient: Annotated[tuple[float, ...], Meta(max_length=4096)]
+    gradient: Samples
     scores: TensorData
+    variants: Annotated[tuple[VariantTest, ...], Meta(max_length=16)] = ()
 
 
 @dataclass(frozen=True)
 class Contents:
-    """A bundle taken apart. ``step``, ``eval`` and ``initial`` are views of the file."""
+    """A bundle taken apart. The graphs and ``initial`` are views of the file.
+
+    ``variants`` are the step graphs by scheme, of the schemes that are known here.
+    """
 
     manifest: Manifest
     step: memoryview
     eval: memoryview
     initial: memoryview
     self_test: SelfTest
+    variants: Mapping[str, memoryview]
 
 
 def write_contents(
-    manifest: Manifest, step: bytes, eval_: bytes, initial: np.ndarray, self_test: SelfTest
+    manifest: Manifest,
+    step: bytes | memoryview,
+    eval_: bytes | memoryview,
+    initial: np.ndarray,
+    self_test: SelfTest,
+    *,
+    variants: Mapping[str, bytes] | None = None,
 ) -> bytes:
-    """Return the file of a plan, after reading it back."""
+    """Return the file of a plan, after reading it back.
+
+    ``variants``: the step graph of each scheme that the manifest names.
+    """
+    graphs = variants or {}
     raw = pack(
         {
             "manifest.msgpack": encode_manifest(manifest),
-            "step.onnx": step,
-            "eval.onnx": eval_,
+            "step.onnx": bytes(step),
+            "eval.onnx": bytes(eval_),
             "initial.f32": np.ascontiguousarray(initial, "<f4").tobytes(),
             "selftest.msgpack": msgspec.msgpack.encode(self_test),
+            **{_entry(v.scheme): graphs[v.scheme] for v in manifest.variants},
         }
     )
     read_bundle(raw)
@@ -111,7 +160,7 @@ def read_bundle(raw: bytes, digest: bytes | None = None) -> Contents:
             why=f"its SHA-256 is {hashlib.sha256(raw).hexdigest()}",
             repair="fetch the plan again, or correct the digest",
         )
-    entries = unpack(raw, _LIMITS)
+    entries = unpack(raw, _LIMITS, _variant_limits)
     manifest = decode_manifest(entries["manifest.msgpack"])
     if len(entries["initial.f32"]) != 4 * manifest.n_params:
         raise PlanError(
@@ -126,11 +175,39 @@ def read_bundle(raw: bytes, digest: bytes | None = None) -> Contents:
             why="some are NaN or infinite",
             repair="export the plan again from a sound model",
         )
-    _check_graphs(manifest, entries["step.onnx"], entries["eval.onnx"])
+    variants = {
+        variant.scheme: entries[_entry(variant.scheme)]
+        for variant in manifest.variants
+        if variant.scheme in SCHEMES  # a newer Kellet may have more
+    }
+    _check_graphs(manifest, entries["step.onnx"], entries["eval.onnx"], variants)
     self_test = _decode_self_test(entries["selftest.msgpack"], manifest)
     return Contents(
-        manifest, entries["step.onnx"], entries["eval.onnx"], entries["initial.f32"], self_test
+        manifest,
+        entries["step.onnx"],
+        entries["eval.onnx"],
+        entries["initial.f32"],
+        self_test,
+        variants,
     )
+
+
+def _entry(scheme: str) -> str:
+    return f"step.{scheme.replace('/', '-')}.onnx"
+
+
+def _variant_limits(entries: Mapping[str, memoryview]) -> dict[str, int]:
+    manifest = decode_manifest(entries["manifest.msgpack"])
+    return {_entry(variant.scheme): _LIMITS["step.onnx"] for variant in manifest.variants}
+
+
+def step_inputs(manifest: Manifest, scheme: str) -> tuple[str, ...]:
+    """Names of a variant's inputs, in order: an int8 tensor has its values and its scales."""
+    names = ["batch", "labels"]
+    for tensor in manifest.tensors:
+        int8 = scheme != FLOAT32 and is_resident(tensor)
+        names += [f"int8::{tensor.name}", f"scales::{tensor.name}"] if int8 else [tensor.name]
+    return tuple(names)
 
 
 def step_outputs(manifest: Manifest) -> tuple[str, ...]:
@@ -140,10 +217,18 @@ def step_outputs(manifest: Manifest) -> tuple[str, ...]:
     return ("loss", *gradients, *buffers)
 
 
-def _check_graphs(manifest: Manifest, step: memoryview, eval_: memoryview) -> None:
+def _check_graphs(
+    manifest: Manifest,
+    step: memoryview,
+    eval_: memoryview,
+    variants: Mapping[str, memoryview],
+) -> None:
+    outputs = step_outputs(manifest)
+    _check_graph("step", step, manifest, step_inputs(manifest, FLOAT32), outputs)
     tensors = tuple(tensor.name for tensor in manifest.tensors)
-    _check_graph("step", step, manifest, ("batch", "labels", *tensors), step_outputs(manifest))
     _check_graph("eval", eval_, manifest, ("batch", *tensors), ("scores",))
+    for scheme, graph in variants.items():
+        _check_graph(scheme, graph, manifest, step_inputs(manifest, scheme), outputs)
 
 
 def _check_graph(
@@ -208,6 +293,11 @@ def _decode_self_test(raw: memoryview, manifest: Manifest) -> SelfTest:
         raise _wrong_self_test("its labels do not fit the plan's")
     if len(self_test.gradient) != len(self_test.gradient_at):
         raise _wrong_self_test("gradients and their places differ in number")
+    schemes = tuple(variant.scheme for variant in manifest.variants)
+    if tuple(test.scheme for test in self_test.variants) != schemes:
+        raise _wrong_self_test("its variants are not the plan's")
+    if any(len(test.gradient) != len(self_test.gradient_at) for test in self_test.variants):
+        raise _wrong_self_test("gradients of a variant and their places differ in number")
     if any(place >= manifest.n_train for place in self_test.gradient_at):
         raise _wrong_self_test("it names a gradient beyond the last")
     for tensor in (batch, labels, self_test.scores):

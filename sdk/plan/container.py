@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kellet.sdk.errors import PlanError
+
+Limits = Mapping[str, int]
+Entries = dict[str, memoryview]
 
 __all__ = ["MAX_BUNDLE_BYTES", "pack", "unpack"]
 
@@ -49,21 +52,31 @@ def pack(entries: Mapping[str, bytes]) -> bytes:
     return b"".join([*body, *central, _end(len(entries), sum(map(len, central)), offset)])
 
 
-def unpack(data: bytes, limits: Mapping[str, int]) -> dict[str, memoryview]:
+def unpack(
+    data: bytes, limits: Limits, then: Callable[[Entries], Limits] = lambda _: {}
+) -> Entries:
     """Return the content of each entry, as views of ``data``.
 
     ``limits`` names the entries that must be there, in order, with the largest
-    size in bytes of each. Raises ``PlanError`` for anything that `pack` would
-    not have written.
+    size in bytes of each; ``then`` gets these and names those that follow.
+    Raises ``PlanError`` for anything that `pack` would not have written.
     """
     if len(data) > MAX_BUNDLE_BYTES:
         raise _refused(f"it has {len(data)} bytes, and at most {MAX_BUNDLE_BYTES} are read")
     if data[:4] != b"PK\x03\x04":
         raise _refused("it does not begin as a ZIP file does")
     view = memoryview(data)
-    entries: dict[str, memoryview] = {}
+    entries: Entries = {}
     central: list[bytes] = []
-    offset = 0
+    offset = _take(data, 0, limits, entries, central)
+    offset = _take(data, offset, then(entries), entries, central)
+    _check_tail(view[offset:], central, offset)
+    return entries
+
+
+def _take(data: bytes, offset: int, limits: Limits, entries: Entries, central: list[bytes]) -> int:
+    """Read the entries that ``limits`` names, from ``offset`` on; return where they end."""
+    view = memoryview(data)
     for name, limit in limits.items():
         encoded = name.encode("ascii")
         start = offset + _LOCAL.size + len(encoded)
@@ -84,8 +97,7 @@ def unpack(data: bytes, limits: Mapping[str, int]) -> dict[str, memoryview]:
         entries[name] = content
         central.append(_central(encoded, crc, size, offset))
         offset = start + size
-    _check_tail(view[offset:], central, offset)
-    return entries
+    return offset
 
 
 def _check_tail(tail: memoryview, central: Sequence[bytes], offset: int) -> None:

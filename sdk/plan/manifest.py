@@ -26,12 +26,13 @@ __all__ = [
     "LabelSpec",
     "Manifest",
     "TensorSpec",
+    "Variant",
     "decode_manifest",
     "encode_manifest",
     "layout",
 ]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MAX_PARAMETERS: Final = 1 << 27
 RESERVED_NAMES: Final = frozenset({"batch", "labels", "loss", "scores"})
 _ROLES: Final = ("train", "buffer", "frozen")
@@ -43,6 +44,8 @@ Dimension = Annotated[int, Meta(ge=1, le=MAX_PARAMETERS)]
 Shape = Annotated[tuple[Dimension, ...], Meta(max_length=8)]
 Count = Annotated[int, Meta(ge=0, le=MAX_PARAMETERS)]
 Bytes = Annotated[int, Meta(ge=0, le=1 << 50)]
+Memory = Annotated[dict[Annotated[int, Meta(ge=1)], Bytes], Meta(max_length=64)]
+Scheme = Annotated[str, Meta(pattern=r"^[a-z0-9.+]{1,32}/[0-9]{1,3}$")]
 
 
 class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,11 +98,28 @@ class LabelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     unit: Text = ""
 
 
+class Variant(Struct, frozen=True, forbid_unknown_fields=True):
+    """A step graph for weights that are held in another way.
+
+    ``scheme`` is the versioned name (`kellet.sdk.plan.schemes`); ``memory`` as
+    that of the manifest: weights that are decoded on the way are activations,
+    int8 weights, scales and gradients are not counted.
+    """
+
+    scheme: Scheme
+    memory: Memory
+
+    def peak_bytes(self, batch_size: int) -> int:
+        """Return the peak bytes of a step's activations, as `Manifest.peak_bytes`."""
+        return _peak_bytes(self.memory, batch_size)
+
+
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     """What a plan says about itself.
 
     ``memory`` maps a batch size to the peak bytes of activations during a step
-    of that size, parameters and gradients not counted.
+    of that size, parameters and gradients not counted. ``variants`` are the
+    step graphs that the plan holds beside the float32 one.
     """
 
     format: int
@@ -108,9 +128,10 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     labels: LabelSpec
     loss: Literal["cross_entropy", "custom"]
     tensors: Annotated[tuple[TensorSpec, ...], Meta(min_length=1, max_length=10_000)]
-    memory: Annotated[dict[Annotated[int, Meta(ge=1)], Bytes], Meta(max_length=64)]
+    memory: Memory
     opset: Annotated[int, Meta(ge=1, le=1000)]
     min_onnxruntime: Annotated[str, Meta(pattern=r"^\d{1,4}\.\d{1,4}(\.\d{1,4})?$")]
+    variants: Annotated[tuple[Variant, ...], Meta(max_length=16)] = ()
     licence: Text = ""
     author: Text = ""
     description: Text = ""
@@ -136,20 +157,24 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
         Between and beyond the measured sizes the nearest two are extended
         linearly, which is what activations do. 0 where nothing was measured.
         """
-        known = sorted(self.memory.items())
-        if not known:
-            return 0
-        if len(known) == 1:
-            size, peak = known[0]
-            return math.ceil(peak * max(batch_size / size, 1.0))
-        upper = next((i for i, (size, _) in enumerate(known) if size >= batch_size), len(known))
-        upper = min(max(upper, 1), len(known) - 1)
-        (size_0, peak_0), (size_1, peak_1) = known[upper - 1], known[upper]
-        slope = (peak_1 - peak_0) / (size_1 - size_0)
-        return max(0, math.ceil(peak_0 + slope * (batch_size - size_0)))
+        return _peak_bytes(self.memory, batch_size)
 
     def _count(self, role: str) -> int:
         return sum(tensor.size for tensor in self.tensors if tensor.role == role)
+
+
+def _peak_bytes(memory: dict[int, int], batch_size: int) -> int:
+    known = sorted(memory.items())
+    if not known:
+        return 0
+    if len(known) == 1:
+        size, peak = known[0]
+        return math.ceil(peak * max(batch_size / size, 1.0))
+    upper = next((i for i, (size, _) in enumerate(known) if size >= batch_size), len(known))
+    upper = min(max(upper, 1), len(known) - 1)
+    (size_0, peak_0), (size_1, peak_1) = known[upper - 1], known[upper]
+    slope = (peak_1 - peak_0) / (size_1 - size_0)
+    return max(0, math.ceil(peak_0 + slope * (batch_size - size_0)))
 
 
 _Kind = TypeVar("_Kind")
@@ -233,6 +258,9 @@ def _check(manifest: Manifest) -> None:
             raise _unreadable(f"more than {MAX_PARAMETERS} parameters")
     if manifest.n_train == 0:
         raise _unreadable("no tensor is trained")
+    schemes = [variant.scheme for variant in manifest.variants]
+    if len({*schemes, "f32/1"}) != len(schemes) + 1:
+        raise _unreadable("its variants name a scheme twice, or float32's")
     labels = manifest.labels
     plain = labels.classes is not None and labels.dtype == "int64" and not labels.shape
     if manifest.loss == "cross_entropy" and not plain:

@@ -6,7 +6,7 @@ import hashlib
 import os
 from importlib import resources
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +17,9 @@ from kellet.sdk.plan import data, selftest
 from kellet.sdk.plan.bundle import Contents, read_bundle
 from kellet.sdk.plan.container import MAX_BUNDLE_BYTES
 from kellet.sdk.plan.evaluator import Evaluator
+from kellet.sdk.plan.int8_session import Int8Session
 from kellet.sdk.plan.manifest import Manifest
+from kellet.sdk.plan.schemes import FLOAT32, check_scheme
 from kellet.sdk.plan.session import GradientSession
 
 __all__ = ["BUILTIN_PLANS", "Plan"]
@@ -116,6 +118,27 @@ class Plan:
         return self._contents.step
 
     @property
+    def schemes(self) -> tuple[str, ...]:
+        """How a device may hold the weights: "f32/1", then the variants of the plan."""
+        return (FLOAT32, *self._contents.variants)
+
+    def variant_graph(self, scheme: str) -> memoryview:
+        """The encoded ONNX model of a step under ``scheme``.
+
+        Raises ``UsageError`` for no scheme, ``PlanError`` for one that the plan has not.
+        """
+        scheme = check_scheme(scheme)
+        if scheme == FLOAT32:
+            return self.step_graph
+        if scheme not in self._contents.variants:
+            raise PlanError(
+                f"the plan {self.manifest.name} has no variant {scheme}",
+                why=f"it has {', '.join(self.schemes)}",
+                repair="add it with `kellet plan derive`, or take another",
+            )
+        return self._contents.variants[scheme]
+
+    @property
     def eval_graph(self) -> memoryview:
         """The encoded ONNX model of inference."""
         return self._contents.eval
@@ -123,7 +146,27 @@ class Plan:
     def initial(self) -> _Floats:
         """Return a fresh, 64-byte aligned copy of the initial parameters [n_params]."""
         vector: _Floats = aligned(self.n_params)
-        vector[:] = np.frombuffer(self._contents.initial, "<f4")
+        vector[:] = self.initial_view()
+        return vector
+
+    def initial_view(self) -> _Floats:
+        """Return the initial parameters [n_params] where they lie in the file, read-only."""
+        return np.frombuffer(self._contents.initial, "<f4")
+
+    def completed(self, update: _Floats) -> _Floats:
+        """Return the whole vector [n_params] of ``update`` [n_update]: frozen ones added.
+
+        Fresh and 64-byte aligned. Raises ``UsageError`` for another length.
+        """
+        if update.shape != (self.n_update,):
+            raise UsageError(
+                f"the model has the shape {list(update.shape)}",
+                why=f"what travels of this plan's are {self.n_update} elements",
+                repair="pass the trained parameters and the buffers",
+            )
+        vector: _Floats = aligned(self.n_params)
+        vector[: self.n_update] = update
+        vector[self.n_update :] = self.initial_view()[self.n_update :]
         return vector
 
     def views(self, flat: _Floats) -> dict[str, _Floats]:
@@ -153,17 +196,33 @@ class Plan:
         """
         return data.check_data(self.manifest, x, y)
 
-    def session(self, *, threads: int = 1) -> GradientSession:
-        """Open a gradient session. One thread makes digests repeatable on a CPU type."""
-        return GradientSession(self, threads=threads)
+    @overload
+    def session(
+        self, scheme: Literal["f32/1"] = "f32/1", *, threads: int = 1
+    ) -> GradientSession: ...
+
+    @overload
+    def session(self, scheme: str, *, threads: int = 1) -> GradientSession | Int8Session: ...
+
+    def session(self, scheme: str = FLOAT32, *, threads: int = 1) -> GradientSession | Int8Session:
+        """Open a session that computes gradients, for weights held as ``scheme`` says.
+
+        One thread makes digests repeatable on a CPU type. Raises
+        ``UsageError`` for no scheme, ``PlanError`` for one that the plan has not.
+        """
+        if check_scheme(scheme) == FLOAT32:
+            return GradientSession(self, threads=threads)
+        return Int8Session(self, scheme, threads=threads)
 
     def evaluator(self, *, threads: int = 1) -> Evaluator:
         """Open an evaluator."""
         return Evaluator(self, threads=threads)
 
-    def self_test(self) -> selftest.SelfTestResult:
-        """Run the plan's own test on this machine. Raises ``PlanError`` when off."""
-        return selftest.run(self, self._contents.self_test)
+    def self_test(self, scheme: str = FLOAT32) -> selftest.SelfTestResult:
+        """Run the plan's own test of a scheme on this machine. Raises ``PlanError`` when off."""
+        if check_scheme(scheme) == FLOAT32:
+            return selftest.run(self, self._contents.self_test)
+        return selftest.run_variant(self, scheme, self._contents.self_test)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a plan is immutable; {name!r} cannot be set")

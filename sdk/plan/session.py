@@ -7,6 +7,7 @@ copies neither. onnxruntime is imported when the first session is made.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 
     from kellet.sdk.plan.plan import Plan
 
-__all__ = ["GradientSession", "open_session", "run_bound"]
+__all__ = ["GradientSession", "bind_batch", "open_session", "run_bound"]
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def open_session(graph: memoryview, manifest: Manifest, threads: int) -> InferenceSession:
-    """Open a graph of a plan on the CPU, deterministic.
+def open_session(
+    graph: memoryview, manifest: Manifest, threads: int, *, without: Collection[str] = ()
+) -> InferenceSession:
+    """Open a graph of a plan on the CPU, deterministic, ``without`` some optimisers.
 
     The runtime's arena stays on: it holds a convolutional net's peak 20 %
     lower than malloc does, and runs a recurrent net three times faster. Raises
@@ -50,7 +53,10 @@ def open_session(graph: memoryview, manifest: Manifest, threads: int) -> Inferen
     options.log_severity_level = 4  # errors come as exceptions; printing them too is noise
     try:
         return onnxruntime.InferenceSession(
-            bytes(graph), options, providers=["CPUExecutionProvider"]
+            bytes(graph),
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=set(without),
         )
     except (
         native.Fail,
@@ -85,6 +91,21 @@ def address(array: _Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def bind_batch(binding: Any, manifest: Manifest, x: _Array, y: _Array) -> tuple[_Array, _Array]:
+    """Bind a batch; return what must stay alive until it has been run. Raises ``DataError``."""
+    x = _batch("x", x, manifest.input.dtype, manifest.input.shape)
+    y = _batch("y", y, manifest.labels.dtype, manifest.labels.shape)
+    if len(x) != len(y):
+        raise DataError(
+            f"the batch has {len(x)} rows and {len(y)} labels",
+            why="each row needs one label",
+            repair="slice x and y alike",
+        )
+    binding.bind_input("batch", "cpu", 0, x.dtype, x.shape, address(x))
+    binding.bind_input("labels", "cpu", 0, y.dtype, y.shape, address(y))
+    return x, y
+
+
 class GradientSession:
     """Gradients of a plan's loss. Not for use from two threads at once.
 
@@ -107,6 +128,7 @@ class GradientSession:
         # it, so new buffers land beside the vector and are copied afterwards.
         self._new_buffers = np.zeros(plan.n_update - plan.n_train, np.float32)
         self._buffers = self.params[plan.n_train : plan.n_update]
+        self._batch: tuple[_Array, _Array] | None = None
         self._bind_vectors()
 
     def step(self, x: _Array, y: _Array) -> float:
@@ -116,18 +138,7 @@ class GradientSession:
         Float buffers in ``params`` take their new values. Nothing else is
         written. Raises ``DataError`` for a batch of another shape or dtype.
         """
-        spec, labels = self.plan.manifest.input, self.plan.manifest.labels
-        x = _batch("x", x, spec.dtype, spec.shape)
-        y = _batch("y", y, labels.dtype, labels.shape)
-        if len(x) != len(y):
-            raise DataError(
-                f"the batch has {len(x)} rows and {len(y)} labels",
-                why="each row needs one label",
-                repair="slice x and y alike",
-            )
-        bind = self._binding.bind_input
-        bind("batch", "cpu", 0, x.dtype, x.shape, address(x))
-        bind("labels", "cpu", 0, y.dtype, y.shape, address(y))
+        self._batch = bind_batch(self._binding, self.plan.manifest, x, y)
         run_bound(self._session, self._binding)
         if self._new_buffers.size:
             self._buffers[:] = self._new_buffers

@@ -223,8 +223,8 @@ def test_a_repeated_key_is_refused(toy: Plan) -> None:
 
 
 def test_a_newer_format_asks_for_an_update(toy: Plan) -> None:
-    with pytest.raises(PlanError, match=r"has format 2.*update Kellet"):
-        Plan.open(with_manifest(toy, {"format": 2, "new": 1}))
+    with pytest.raises(PlanError, match=r"has format 3.*update Kellet"):
+        Plan.open(with_manifest(toy, {"format": 3, "new": 1}))
 
 
 def tensor(name: str, shape: list[int], offset: int, role: str) -> dict[str, object]:

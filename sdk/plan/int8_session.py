@@ -1,0 +1,239 @@
+"""A plan's int8 step graph in onnxruntime: the loss and its gradient at int8 weights.
+
+No float32 copy of the weights exists: the graph decodes each one right before
+each of its consumers, and drops it after. So the runtime must not merge equal
+decodings into one that lives long: common-subexpression elimination is off.
+Values, scales and gradients are bound to the graph once, by address.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kellet.kernels import Int8Rows, aligned, dequantise, quantise, row_layout
+from kellet.sdk.errors import PlanError, UsageError
+from kellet.sdk.plan.bundle import step_outputs
+from kellet.sdk.plan.schemes import Int8Layout, Int8Tensor, check_scheme
+from kellet.sdk.plan.session import address, bind_batch, open_session, run_bound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kellet.sdk.plan.plan import Plan
+
+__all__ = ["HEADROOM", "Int8Session"]
+
+HEADROOM = 1.08  # a row begins at 117.6 of 127 units, where the steps' kernel refits it too
+
+_Array = np.ndarray[Any, np.dtype[Any]]
+_Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Int8Session:
+    """Gradients of a plan's loss at int8 weights. Not for use from two threads at once.
+
+    ``weights`` holds the trained tensors of two dimensions and more, in the
+    plan's order, [n_weights], and ``weight_grads`` [n_weights] their gradients.
+    ``rest`` [n_rest] holds the tensors that stay float32, in the plan's order
+    (trained, buffers, frozen), and ``rest_grads`` [n_rest_train] the gradients
+    of its first ones. Change weights and rest in place; all stay the same
+    arrays for the life of the session. ``layout`` says where each tensor lies.
+
+    Frozen tensors are those of the plan, quantised once, to the nearest. A new
+    session stands at the plan's initial parameters, loaded with the seed 0.
+    """
+
+    weights: Int8Rows
+    weight_grads: _Floats
+    rest: _Floats
+    rest_grads: _Floats
+
+    def __init__(self, plan: Plan, scheme: str, *, threads: int = 1) -> None:
+        self.plan = plan
+        self.scheme = check_scheme(scheme)
+        graph = plan.variant_graph(self.scheme)
+        self.layout = layout = Int8Layout.of(plan.manifest, self.scheme)
+        self.weights = _rows(layout.weights)
+        self.weight_grads = aligned(layout.n_weights)
+        self.rest = aligned(layout.n_rest)
+        self.rest_grads = aligned(layout.n_rest_train)
+        self._loss = np.zeros((), np.float32)
+        self._frozen = _rows(layout.frozen)
+        self._new_buffers = np.zeros(layout.n_rest_update - layout.n_rest_train, np.float32)
+        self._buffers = self.rest[layout.n_rest_train : layout.n_rest_update]
+        initial = plan.initial_view()
+        for held in layout.frozen:
+            _fill(self._frozen, held, quantise(initial[held.flat], _layout(held)))
+        for floats in layout.rest:
+            if floats.tensor.role == "frozen":
+                self.rest[floats.rest] = initial[floats.flat]
+        self.load(initial, seed=0)
+        self._session = open_session(
+            graph, plan.manifest, threads, without=["CommonSubexpressionElimination"]
+        )
+        self._binding = self._session.io_binding()
+        self._batch: tuple[_Array, _Array] | None = None
+        self._bind()
+
+    def load(self, x: _Floats, *, seed: int) -> None:
+        """Take the model ``x``, float32 [n_update] or [n_params].
+
+        Each weight is rounded stochastically by the hash of (seed, the place of
+        its tensor among the int8 ones, its index in the tensor); a row's largest
+        magnitude becomes 117.6 units. Frozen elements of ``x`` are not looked
+        at. Raises ``UsageError`` for another vector, and ``PlanError`` where a
+        row is not finite or too large for a scale.
+        """
+        if x.dtype != np.float32 or x.shape not in ((self.plan.n_update,), (self.plan.n_params,)):
+            raise _wrong("model", x, f"[{self.plan.n_update}] or [{self.plan.n_params}]")
+        for place, held in enumerate(self.layout.weights):
+            try:
+                rows = quantise(
+                    np.ascontiguousarray(x[held.flat]),
+                    _layout(held),
+                    headroom=HEADROOM,
+                    seed=seed,
+                    step=place,
+                )
+            except ValueError as error:
+                raise PlanError(
+                    f"{held.tensor.name} cannot be held in int8",
+                    why=str(error),
+                    repair="take a model that is finite; training at a smaller rate gives one",
+                ) from None
+            _fill(self.weights, held, rows)
+        for floats in self.layout.rest:
+            if floats.tensor.role != "frozen":
+                self.rest[floats.rest] = x[floats.flat]
+
+    def step(self, x: _Array, y: _Array) -> float:
+        """Return the batch's mean loss and fill ``weight_grads`` and ``rest_grads``.
+
+        x: [b, *input], y: [b, *label], of the plan's dtypes, any b >= 1.
+        Float buffers in ``rest`` take their new values. Nothing else is
+        written. Raises ``DataError`` for a batch of another shape or dtype.
+        """
+        self._batch = bind_batch(self._binding, self.plan.manifest, x, y)
+        run_bound(self._session, self._binding)
+        if self._new_buffers.size:
+            self._buffers[:] = self._new_buffers
+        return float(self._loss)
+
+    def gradients(self) -> Iterator[tuple[slice, _Floats]]:
+        """Yield (place in the flat vector, gradient) of each trained tensor, as views."""
+        for held in self.layout.weights:
+            yield held.flat, self.weight_grads[held.values]
+        for floats in self.layout.rest:
+            if floats.tensor.role == "train":
+                yield floats.flat, self.rest_grads[floats.rest]
+
+    def decoded(self, out: _Floats | None = None) -> _Floats:
+        """Return the model as float32 [n_update], in the plan's order, into ``out`` if given."""
+        if out is None:
+            out = aligned(self.plan.n_update)
+        if out.dtype != np.float32 or out.shape != (self.plan.n_update,):
+            raise _wrong("result", out, f"[{self.plan.n_update}]")
+        for held in self.layout.weights:
+            dequantise(_part(self.weights, held), out[held.flat])
+        for floats in self.layout.rest:
+            if floats.tensor.role != "frozen":
+                out[floats.flat] = self.rest[floats.rest]
+        return out
+
+    def split(self, flat: _Floats) -> tuple[_Floats, _Floats]:
+        """Return the parts of a flat vector that belong to ``weights`` and to ``rest``.
+
+        ``flat`` has n_train elements (gradients, controls) or n_update (models);
+        the parts are fresh, aligned, and have n_weights elements, and
+        n_rest_train or those and the buffers.
+        """
+        size = self._rest_size(flat)
+        weights, rest = aligned(self.layout.n_weights, flat.dtype), aligned(size, flat.dtype)
+        for held in self.layout.weights:
+            weights[held.values] = flat[held.flat]
+        for floats in self.layout.rest:
+            if floats.rest.stop <= size:
+                rest[floats.rest] = flat[floats.flat]
+        return weights, rest
+
+    def merge(self, weights_part: _Floats, rest_part: _Floats, out: _Floats) -> _Floats:
+        """Put the parts that `split` gives back into ``out`` [n_train] or [n_update]."""
+        size = self._rest_size(out)
+        for what, part, wanted in (
+            ("weights' part", weights_part, self.layout.n_weights),
+            ("rest's part", rest_part, size),
+        ):
+            if part.shape != (wanted,):
+                raise _wrong(what, part, f"[{wanted}]")
+        for held in self.layout.weights:
+            out[held.flat] = weights_part[held.values]
+        for floats in self.layout.rest:
+            if floats.rest.stop <= size:
+                out[floats.flat] = rest_part[floats.rest]
+        return out
+
+    def _rest_size(self, flat: _Array) -> int:
+        if flat.shape == (self.plan.n_train,):
+            return self.layout.n_rest_train
+        if flat.shape == (self.plan.n_update,):
+            return self.layout.n_rest_update
+        raise _wrong("vector", flat, f"[{self.plan.n_train}] or [{self.plan.n_update}]")
+
+    def _bind(self) -> None:
+        bind_input, bind_output = self._binding.bind_input, self._binding.bind_output
+        outputs: dict[str, tuple[_Array, tuple[int, ...]]] = {"loss": (self._loss, ())}
+        for rows, tensors in (
+            (self.weights, self.layout.weights),
+            (self._frozen, self.layout.frozen),
+        ):
+            for held in tensors:
+                name = held.tensor.name
+                values, scales = rows.values[held.values], rows.scales[held.scales]
+                bind_input(f"int8::{name}", "cpu", 0, np.int8, held.shape, address(values))
+                bind_input(f"scales::{name}", "cpu", 0, np.float32, scales.shape, address(scales))
+        for held in self.layout.weights:
+            gradient = self.weight_grads[held.values]
+            outputs[f"grad::{held.tensor.name}"] = (gradient, held.tensor.shape)
+        n_train = self.layout.n_rest_train
+        for floats in self.layout.rest:
+            tensor, value = floats.tensor, self.rest[floats.rest]
+            bind_input(tensor.name, "cpu", 0, np.float32, tensor.shape, address(value))
+            if tensor.role == "train":
+                outputs[f"grad::{tensor.name}"] = (self.rest_grads[floats.rest], tensor.shape)
+            elif tensor.role == "buffer":
+                fresh = self._new_buffers[floats.rest.start - n_train : floats.rest.stop - n_train]
+                outputs[f"buffer::{tensor.name}"] = (fresh, tensor.shape)
+        for output in step_outputs(self.plan.manifest):
+            array, shape = outputs[output]
+            bind_output(output, "cpu", 0, np.float32, shape, address(array))
+
+
+def _rows(tensors: Sequence[Int8Tensor]) -> Int8Rows:
+    """Room for ``tensors``, as zeros."""
+    values = aligned(sum(held.tensor.size for held in tensors), np.int8)
+    scales = aligned(sum(held.shape[0] for held in tensors))
+    scales[:] = 1
+    return Int8Rows(values, scales, row_layout(held.shape for held in tensors))
+
+
+def _layout(held: Int8Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.array(held.shape, np.int64)
+
+
+def _part(rows: Int8Rows, held: Int8Tensor) -> Int8Rows:
+    return Int8Rows(rows.values[held.values], rows.scales[held.scales], _layout(held))
+
+
+def _fill(rows: Int8Rows, held: Int8Tensor, given: Int8Rows) -> None:
+    rows.values[held.values] = given.values
+    rows.scales[held.scales] = given.scales
+
+
+def _wrong(what: str, found: _Array, wanted: str) -> UsageError:
+    return UsageError(
+        f"the {what} is {found.dtype} {list(found.shape)}",
+        why=f"this plan's is {wanted}",
+        repair="pass a vector of this plan, in its order",
+    )
