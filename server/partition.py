@@ -180,7 +180,8 @@ def _shares(rng: np.random.Generator, n: int, clients: int, alpha: float) -> I64
     p = equal if math.isinf(alpha) else rng.dirichlet(np.full(clients, alpha))
     cuts = np.rint(n * np.cumsum(p)).astype(np.int64)
     cuts[-1] = n  # the sum may miss 1 by a rounding
-    return np.diff(np.minimum(cuts, n), prepend=0)
+    shares: I64 = np.diff(np.minimum(cuts, n), prepend=0)
+    return shares
 
 
 def _fill(owner: I64, y: I64, order: I64, clients: int, least: int) -> None:
