@@ -48,7 +48,7 @@ def update_of(
         holdout_samples=holdout.samples if holdout else 0,
         holdout_loss=holdout.loss if holdout else 0.0,
         holdout_accuracy=holdout.accuracy if holdout else None,
-        delta_y=round_.codecs.delta_y,
+        delta_y="f32",
         delta_c=round_.codecs.delta_c,
     )
     body = encode_body(header, delta_y=outcome.delta_y, delta_c=outcome.delta_c_sent)

@@ -41,6 +41,7 @@ from kellet.sdk.protocol.messages import (
 )
 from kellet.sdk.protocol.parts import part_count
 from kellet.sdk.protocol.topics import Topics
+from kellet.sdk.protocol.vectors import Shapes
 from kellet.sdk.transport.base import Connected, Disconnected, Received, Refused
 from kellet.server import algorithms
 from kellet.server.blobs import Blobs
@@ -521,7 +522,8 @@ class AggregatorMachine:
 
 
 def _check_parts(part_size: int, plan: Plan) -> None:
-    largest = max(len(plan.raw), 4 * plan.n_params, body_limit(plan.n_update, plan.n_train))
+    shapes = Shapes.of(plan.manifest.tensors)
+    largest = max(len(plan.raw), 4 * plan.n_params, body_limit(shapes))
     if part_count(largest, part_size) > MAX_PARTS:
         raise UsageError(
             f"part_size = {part_size}",

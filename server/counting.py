@@ -18,9 +18,10 @@ from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.body import Body, body_limit, decode_body
 from kellet.sdk.protocol.effects import Effect, Publish, Report
 from kellet.sdk.protocol.limits import MAX_PARTS
-from kellet.sdk.protocol.messages import NO_BASE, Offer, Receipt, update_uid
+from kellet.sdk.protocol.messages import NO_BASE, Codecs, Offer, Receipt, update_uid
 from kellet.sdk.protocol.parts import part_count
 from kellet.sdk.protocol.topics import Topics
+from kellet.sdk.protocol.vectors import Shapes
 from kellet.server import algorithms
 from kellet.server.ledger import Ledger, UpdateRow
 from kellet.server.opened import OpenRound
@@ -55,6 +56,7 @@ class Counting:
         epoch: int,
     ) -> None:
         self._plan = plan
+        self._shapes = Shapes.of(plan.manifest.tensors)
         self._topics = topics
         self._ledger = ledger
         self._roster = roster
@@ -84,7 +86,10 @@ class Counting:
         rows = self._ledger.spooled()
         for row in rows:
             raw = self._spool.read(row.uid, row.header["size"])
-            body = decode_body(raw, self._plan.n_update, self._plan.n_train)
+            share = (
+                opened.message.codecs.share if opened else 0.0
+            )  # of leaves nothing depends on it
+            body = decode_body(raw, self._shapes, share)
             self._add(opened, row, body, self._delta_c(opened, body))
         if opened is None:
             # With a round open, what had arrived of other updates is still of use.
@@ -130,7 +135,8 @@ class Counting:
             return "identity"  # or it could take the name of another device's update
         if offer.seq <= member.last_seq:
             return "sequence"
-        limit = body_limit(self._plan.n_update, self._plan.n_train)
+        codecs = opened.message.codecs if opened else Codecs()
+        limit = body_limit(self._shapes, codecs.delta_y, codecs.delta_c, codecs.share)
         if not 0 < offer.size <= limit or part_count(offer.size, offer.part_size) > MAX_PARTS:
             return "size"
         if offer.base == NO_BASE:
@@ -148,9 +154,8 @@ class Counting:
         reason = "digest" if transfer.damaged else self._offer_fault(device, offer, opened)
         if not reason:
             try:
-                body = decode_body(
-                    transfer.assembly.data(), self._plan.n_update, self._plan.n_train
-                )
+                share = opened.message.codecs.share if opened else 0.0
+                body = decode_body(transfer.assembly.data(), self._shapes, share)
             except ProtocolError:
                 reason = "header"
         if body is not None:

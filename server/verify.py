@@ -40,7 +40,7 @@ def header_fault(header: UpdateHeader, terms: Terms, device: str, offer: Offer) 
     if header.epoch != terms.round.epoch:
         return "epoch"
     codecs = terms.round.codecs
-    if (header.delta_y, header.delta_c) != (codecs.delta_y, codecs.delta_c):
+    if header.delta_y not in codecs.delta_y or header.delta_c != codecs.delta_c:
         return "header"
     if header.samples < 1:
         return "no_samples"

@@ -9,14 +9,17 @@ import msgspec
 from msgspec import Meta
 
 from kellet.sdk.protocol.limits import MAX_BLOB, MAX_PART, MAX_PARTS, MIN_PART, VERSION
+from kellet.sdk.protocol.vectors import Codec
 
 __all__ = [
+    "FLOAT",
     "NO_BASE",
     "Abort",
     "Ack",
     "Blob",
     "Busy",
     "Codecs",
+    "Decline",
     "FromDevice",
     "FromServer",
     "Get",
@@ -36,6 +39,7 @@ __all__ = [
     "update_uid",
 ]
 
+FLOAT = "f32/1"  # the scheme that every device has
 NO_BASE = bytes(32)  # what a leave names instead of an announcement
 
 Bytes8 = Annotated[bytes, Meta(min_length=8, max_length=8)]
@@ -48,24 +52,38 @@ PartSize = Annotated[int, Meta(ge=MIN_PART, le=MAX_PART)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Bitmap = Annotated[bytes, Meta(max_length=MAX_PARTS // 8)]
 Text = Annotated[str, Meta(max_length=300)]
+Scheme = Annotated[str, Meta(min_length=1, max_length=40)]
+Schemes = Annotated[tuple[Scheme, ...], Meta(min_length=1, max_length=16)]
+DeltaC = Literal["none", "derived", "f32", "q8", "topk"]
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="t"):
     v: Literal[1] = VERSION
 
 
-class Blob(msgspec.Struct, frozen=True):
-    """A content-addressed vector or file."""
+class Blob(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A content-addressed file, or a vector in ``codec``."""
 
     sha256: Bytes32
     size: Size
+    codec: Literal["f32", "q8"] = "f32"
 
 
 class Codecs(msgspec.Struct, frozen=True, kw_only=True):
-    """How the two vectors of an update travel."""
+    """How the two vectors of an update travel.
 
-    delta_y: Literal["f32"] = "f32"
-    delta_c: Literal["none", "derived", "f32"] = "none"
+    ``delta_y``: what is accepted, a device takes the first unless its profile prefers
+    another of them. ``share``: k/n of ``topk``, for both vectors. ``feedback``: what a
+    lossy delta_y left out is added to the next; never with a delta_c that is derived.
+    """
+
+    # On the wire under another name: "delta_y" was once a text, and stays reserved.
+    delta_y: Annotated[tuple[Codec, ...], Meta(min_length=1, max_length=8)] = msgspec.field(
+        default=("f32",), name="uplink"
+    )
+    delta_c: DeltaC = "none"
+    feedback: bool = False
+    share: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class Round(_Message, frozen=True, kw_only=True, tag="round"):
@@ -87,6 +105,7 @@ class Round(_Message, frozen=True, kw_only=True, tag="round"):
     part_size: PartSize
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     plan_name: Text = ""
+    schemes: Schemes = (FLOAT,)  # the best first
 
 
 class Idle(_Message, frozen=True, kw_only=True, tag="idle"):
@@ -109,6 +128,8 @@ class Hello(_Request, frozen=True, kw_only=True, tag="hello"):
     pending: Bytes16 | None
     epoch: Count | None
     audit: Annotated[int, Meta(ge=0)] | None
+    schemes: Schemes = (FLOAT,)  # what this device can do
+    profile: Text = ""
 
 
 class Join(_Request, frozen=True, kw_only=True, tag="join"):
@@ -116,6 +137,14 @@ class Join(_Request, frozen=True, kw_only=True, tag="join"):
 
     round: Count
     base: Bytes32
+
+
+class Decline(_Request, frozen=True, kw_only=True, tag="decline"):
+    """May not train now: the round need not wait for this device."""
+
+    round: Count
+    base: Bytes32
+    reason: Text
 
 
 class Offer(_Request, frozen=True, kw_only=True, tag="offer"):
@@ -215,7 +244,7 @@ class Reject(_Message, frozen=True, kw_only=True, tag="reject"):
 
 
 ToAll = Round | Idle
-FromDevice = Hello | Join | Offer | Get | Abort
+FromDevice = Hello | Join | Decline | Offer | Get | Abort
 FromServer = Welcome | Train | Busy | Grant | Ack | Receipt | Reject
 
 

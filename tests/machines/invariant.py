@@ -16,6 +16,7 @@ from kellet.sdk.plan import Plan
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.body import Body, decode_body
 from kellet.sdk.protocol.messages import Round
+from kellet.sdk.protocol.vectors import Shapes
 from kellet.sdk.store import Pending, Store
 from kellet.server.aggregator import AggregatorMachine
 from kellet.server.ledger import Ledger
@@ -103,7 +104,7 @@ class Books:
             assert len({update.device for update in counted}) == len(counted)
             moved, weight = [0] * self._plan.n_update, 0
             for update in counted:
-                body = decode_body(self.made[update.uid], self._plan.n_update, self._plan.n_train)
+                body = decode_body(self.made[update.uid], Shapes.of(self._plan.manifest.tensors))
                 share = body.header.samples if message.weighting == "samples" else 1
                 assert body.delta_y is not None
                 step = grid(body.delta_y.astype(np.float64))

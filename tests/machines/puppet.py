@@ -187,7 +187,7 @@ class Puppet:
             "steps": 1,
             "rate_sum": 0.5,
             "samples": 1,
-            "delta_y": round_.codecs.delta_y,
+            "delta_y": round_.codecs.delta_y[0],
             "delta_c": codec or round_.codecs.delta_c,
         }
         made = UpdateHeader(**(fields | header))

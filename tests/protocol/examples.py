@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from kellet.sdk.algorithms import FedProx, Scaffold
+from kellet import kernels
 from kellet.sdk.protocol.body import UpdateHeader
 from kellet.sdk.protocol.messages import (
     Abort,
@@ -18,6 +18,7 @@ from kellet.sdk.protocol.messages import (
     Blob,
     Busy,
     Codecs,
+    Decline,
     FromDevice,
     FromServer,
     Get,
@@ -34,13 +35,20 @@ from kellet.sdk.protocol.messages import (
     Train,
     Welcome,
 )
+from kellet.sdk.protocol.vectors import Shapes
 
-__all__ = ["EXAMPLES", "HEADERS", "KINDS", "messages"]
+__all__ = ["EXAMPLES", "HEADERS", "KINDS", "messages", "shapes", "vectors"]
 
 NONCE, BOOT, UID = bytes(range(16)), b"bootboot", bytes(range(16, 32))
 SHA = hashlib.sha256(b"kellet").digest()
 BASE = hashlib.sha256(b"announcement").digest()
 WHO: dict[str, Any] = {"nonce": NONCE, "boot": BOOT}
+# Maps of the first version: what an algorithm announces grows, the bytes here stay.
+COMMON: dict[str, Any] = {"lr_decay": 1.0, "batch_size": 32, "local_epochs": 1}
+SCAFFOLD = {"name": "scaffold", "local_lr": 0.10000000149011612, **COMMON, "local_steps": 2}
+SCAFFOLD |= {"server_lr": 1.0, "weighting": "uniform", "option": "II", "delta_c": "derived"}
+FEDPROX = {"name": "fedprox", "local_lr": 0.05000000074505806, **COMMON, "local_steps": 0}
+FEDPROX |= {"server_lr": 1.0, "weighting": "samples", "mu": 0.5, "implicit": False}
 RECEIPT = Receipt(uid=UID, seq=5, round=7, counted=True, reason="counted")
 
 EXAMPLES: dict[str, msgspec.Struct] = {
@@ -50,7 +58,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         plan=Blob(SHA, 1000),
         model=Blob(SHA, 2000),
         control=Blob(SHA, 2000),
-        algorithm=Scaffold(local_lr=0.1, local_steps=2).wire(),
+        algorithm=SCAFFOLD,
         weighting="uniform",
         codecs=Codecs(delta_c="derived"),
         members=8,
@@ -68,7 +76,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         plan=Blob(SHA, 1),
         model=Blob(SHA, 1 << 30),
         control=None,
-        algorithm=FedProx(mu=0.5).wire(),
+        algorithm=FEDPROX,
         weighting="samples",
         codecs=Codecs(),
         members=1,
@@ -79,10 +87,39 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         part_size=1024,
         seed=0,
     ),
+    "round with codecs": Round(
+        round=8,
+        epoch=1,
+        plan=Blob(SHA, 1000),
+        model=Blob(SHA, 600, "q8"),
+        control=Blob(SHA, 600, "q8"),
+        algorithm=SCAFFOLD,
+        weighting="uniform",
+        codecs=Codecs(delta_y=("topk", "q8"), delta_c="q8", feedback=True, share=0.0625),
+        members=8,
+        target=4,
+        quorum=2,
+        deadline=60.0,
+        valid=60.0,
+        part_size=65536,
+        seed=0,
+        schemes=("w8.row/1", "f32/1"),
+    ),
     "idle": Idle(reason="finished", round=7),
     "hello": Hello(**WHO, incarnation=3, seq=4, pending=UID, epoch=1, audit=2**64 - 1),
     "hello of a newcomer": Hello(**WHO, incarnation=1, seq=0, pending=None, epoch=None, audit=None),
+    "hello with schemes": Hello(
+        **WHO,
+        incarnation=1,
+        seq=0,
+        pending=None,
+        epoch=None,
+        audit=None,
+        schemes=("w8.row/1", "f32/1"),
+        profile="pi_zero_2w",
+    ),
     "join": Join(**WHO, round=7, base=BASE),
+    "decline": Decline(**WHO, round=7, base=BASE, reason="not charging"),
     "offer": Offer(
         **WHO, uid=UID, round=7, base=BASE, seq=5, size=8288, part_size=1024, sha256=SHA
     ),
@@ -123,6 +160,21 @@ HEADERS: dict[str, UpdateHeader] = {
         holdout_loss=1.25,
         holdout_accuracy=0.5,
         delta_c="derived",
+    ),
+    "coded": UpdateHeader(
+        kind="update",
+        device="pi-1",
+        nonce=NONCE,
+        seq=9,
+        round=8,
+        epoch=1,
+        base=BASE,
+        steps=1,
+        rate_sum=0.125,
+        samples=1,
+        delta_y="q8",
+        delta_c="topk",
+        scheme="w8.row/1",
     ),
     "explicit": UpdateHeader(
         kind="update",
@@ -179,13 +231,27 @@ def _strategy(node: Any) -> st.SearchStrategy[Any]:
         case inspect.BytesType():
             return st.binary(min_size=node.min_length or 0, max_size=node.max_length)
         case inspect.StrType():
-            return st.text("abc -é", max_size=60)
+            return st.text(
+                "abc -é", min_size=node.min_length or 0, max_size=min(node.max_length or 60, 60)
+            )
         case inspect.DictType():
             values = st.one_of(st.none(), st.booleans(), st.integers(0, 9), st.floats(0, 1))
             return st.dictionaries(st.text("abcdef", max_size=8), values, max_size=5)
+        case inspect.VarTupleType():
+            items = st.lists(
+                _strategy(node.item_type), min_size=node.min_length or 0, max_size=node.max_length
+            )
+            return items.map(tuple)
         case inspect.TupleType():
             return st.tuples(*[_strategy(t) for t in node.item_types])
     raise TypeError(node)
+
+
+def shapes(n_update: int, n_train: int) -> Shapes:
+    """A plan with tensors of one dimension, the trained one first."""
+    tensors = [(n_train,), (n_update - n_train,)]
+    update = kernels.row_layout(t for t in tensors if t[0])
+    return Shapes(n_update, n_train, update, kernels.row_layout(tensors[:1]))
 
 
 def vectors() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines.alone import Alone
 from machines.puppet import Lab, Puppet
-from protocol.examples import EXAMPLES, KINDS
+from protocol.examples import EXAMPLES, KINDS, shapes
 from support.toy_plans import linear_loss, softmax_regression
 
 from kellet.sdk.algorithms import Scaffold
@@ -301,7 +301,7 @@ def test_a_device_survives_any_aggregator(
 def test_any_bytes_are_a_part_or_a_body_or_a_protocol_error(raw: bytes, parts: bool) -> None:
     for head in (b"", b"KLU1", b"KLTP\x01\0\0\0"):
         try:
-            decode_part(head + raw) if parts else decode_body(head + raw, 2, 1)
+            decode_part(head + raw) if parts else decode_body(head + raw, shapes(2, 1))
         except ProtocolError:
             continue
 

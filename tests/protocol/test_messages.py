@@ -39,7 +39,7 @@ def tampered(message: msgspec.Struct, **changes: Any) -> bytes:
 def test_there_is_an_example_of_every_message() -> None:
     assert {type(example) for example in EXAMPLES.values()} == set(ALL)
     tags = [kind.__struct_config__.tag for kind in ALL]
-    assert len(set(tags)) == len(tags) == 15
+    assert len(set(tags)) == len(tags) == 16
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
@@ -136,7 +136,17 @@ def test_a_version_that_only_looks_like_one_is_no_message(version: Any) -> None:
         ("round", {"deadline": -1.0}),
         ("round", {"seed": 2**63}),
         ("round", {"weighting": "loudness"}),
-        ("round", {"codecs": {"delta_y": "f16"}}),
+        ("round", {"codecs": {"uplink": ["f16"]}}),
+        ("round", {"codecs": {"uplink": "f32"}}),
+        ("round", {"codecs": {"uplink": []}}),
+        ("round", {"codecs": {"delta_c": "f16"}}),
+        ("round", {"codecs": {"share": 1.5}}),
+        ("round", {"model": {"sha256": bytes(32), "size": 8, "codec": "topk"}}),
+        ("round", {"schemes": []}),
+        ("round", {"schemes": ["x"] * 17}),
+        ("hello", {"schemes": ["x" * 41]}),
+        ("hello", {"schemes": "f32/1"}),
+        ("hello", {"profile": None}),
         ("round", {"plan": {"sha256": bytes(31), "size": 1}}),
         ("round", {"plan": None}),
         ("round", {"algorithm": "scaffold"}),
@@ -149,7 +159,9 @@ def test_a_version_that_only_looks_like_one_is_no_message(version: Any) -> None:
         ("receipt", {"counted": None}),
         ("header of derived", {"kind": "gift"}),
         ("header of derived", {"samples": -1}),
-        ("header of derived", {"delta_c": "q8"}),
+        ("header of derived", {"delta_y": "derived"}),
+        ("header of derived", {"delta_c": "q4"}),
+        ("header of derived", {"scheme": ""}),
         ("header of derived", {"device": "x" * 65}),
     ],
 )
