@@ -53,6 +53,9 @@ class Fleet:
     device belongs to every round. ``training``: seconds that a device's training takes.
     """
 
+    server_kind: type[ServerNode] = ServerNode
+    device_kind: type[DeviceNode] = DeviceNode
+
     def __init__(
         self,
         folder: Path,
@@ -84,14 +87,19 @@ class Fleet:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self.folder = folder
-        self.server = ServerNode(self, "server")
-        self.devices = {name: DeviceNode(self, name, rows) for name, rows in data.items()}
+        self.server = self.server_kind(self, "server")
+        self.devices = {name: self.device_kind(self, name, rows) for name, rows in data.items()}
 
     @property
     def nodes(self) -> list[Node]:
         return [self.server, *self.devices.values()]
 
     # -- time ----------------------------------------------------------------------
+
+    @property
+    def age(self) -> float:
+        """The clock that survives restarts."""
+        return self.now
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         self._order += 1

@@ -206,7 +206,7 @@ class ServerNode(Node):
             ledger=self.ledger,
             blobs=self.blobs,
             spool=self.spool,
-            clock=lambda: fleet.now,
+            clock=lambda: fleet.age,
         )
 
     def durable(self) -> list[tuple[Any, tuple[str, ...]]]:
@@ -266,6 +266,10 @@ class DeviceNode(Node):
 
         self.fleet.after(self.fleet.training, done)
 
+    def tired(self) -> bool:
+        """Whether to end a training after the step that was just taken."""
+        return False
+
     def _train(self, effect: StartTraining) -> Trained | TrainingStopped:
         plan, announced = self.fleet.plan, effect.announced
         round_ = announced.round
@@ -284,6 +288,7 @@ class DeviceNode(Node):
                 seed=round_.seed,
                 device=self.name,
                 round_=round_.round,
+                stop=self.tired,
             )
         except TrainingFailed as error:
             return TrainingStopped(announced.base, str(error))
