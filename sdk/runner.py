@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -9,17 +10,21 @@ from pathlib import Path
 
 from numpy.typing import ArrayLike
 
+from kellet.firmware_profiles import Participation, Profile
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import DeviceEvent, DeviceMachine, Leave, StartTraining, TrainingStopped
 from kellet.sdk.errors import UsageError
 from kellet.sdk.health import peak_mb
 from kellet.sdk.lock import StateLock
+from kellet.sdk.participation import Consent, blind_spots
+from kellet.sdk.profile import check_runs_python
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Tick, Unsubscribe
 from kellet.sdk.protocol.messages import State
 from kellet.sdk.protocol.topics import Topics, check_id
+from kellet.sdk.readings import Readings, Sensors
 from kellet.sdk.store import Store
-from kellet.sdk.transport.base import Disconnected, Will
+from kellet.sdk.transport.base import Connected, Disconnected, Will
 from kellet.sdk.transport.events import EventQueue
 from kellet.sdk.transport.mqtt import MqttTransport
 from kellet.sdk.transport.outbox import Outbox
@@ -41,8 +46,11 @@ class Device:
 
     ``data``: (x, y), or a function of the device's name that returns them: x float32
     [n, *input], y int64 [n]. ``state``: the directory with the device's control
-    variate and outbox; it must outlive the process. ``holdout``: the share of the samples
-    that is never trained on and judges each received model. ``on_report`` is told what happens.
+    variate and outbox; it must outlive the process. ``profile``: what a device of this class
+    can do and when it may train (``kellet.sdk.profile.open_profile``); without one there are
+    no limits. ``readings``: what the conditions are held against, the board's sensors.
+    ``holdout``: the share of the samples that is never trained on and judges each received
+    model. ``on_report`` is told what happens.
     ``ca_file``, ``cert_file``, ``key_file``: for ``mqtts``. Raises ``UsageError`` and
     ``StorageError``; ``run`` also ``LinkError``, ``DataError``, ``PlanError``, ``FleetError``.
     """
@@ -55,6 +63,8 @@ class Device:
         data: Data | Callable[[str], Data],
         state: Path | str,
         fleet: str = "kellet",
+        profile: Profile | None = None,
+        readings: Callable[[], Readings] | None = None,
         holdout: float = 0.0,
         keepalive: int = 30,
         separate_bulk: bool = False,
@@ -72,6 +82,12 @@ class Device:
             )
         if not 0 <= holdout < 1:
             raise UsageError(f"holdout = {holdout}", why="it must be at least 0 and below 1")
+        if profile is not None:
+            check_runs_python(profile)
+        self._most = profile.max_message_bytes if profile else None
+        self._policy = profile.participation if profile else Participation()
+        self._readings = readings or Sensors().read
+        self._consent = Consent(self._policy, self._readings)
         self._connect_timeout = connect_timeout
         self._on_report = on_report
         folder = Path(state).expanduser().absolute()
@@ -113,6 +129,8 @@ class Device:
         this waits ``connect_timeout`` for it, and the update stays in the outbox.
         ``leave``: settle what is pending, take this device out of the fleet, and return.
         """
+        for condition in blind_spots(self._policy, self._readings()):
+            self._on_report(Report("cannot_hold", {"condition": condition}))
         offline = wire.pack(State(online=False, boot=self._boot))
         state_topic = self._topics.state(self._device)
         try:
@@ -168,6 +186,9 @@ class Device:
         if isinstance(event, Disconnected):
             outbox.clear()
             self._on_report(Report("link_lost", {"reason": event.reason}))
+        if isinstance(event, Connected) and self._most is not None:
+            most = min(self._most, event.max_payload or self._most)
+            event = dataclasses.replace(event, max_payload=most)
         if event is not None:
             self._step(event, link, outbox, now)
         outbox.flush()

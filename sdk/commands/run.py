@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, Token
 
 from kellet.sdk.commands.functions import data_function
 from kellet.sdk.commands.link import LinkOptions
 from kellet.sdk.commands.options import Folder, called_by_options
+from kellet.sdk.config import chosen_profile, read_config
 from kellet.sdk.console import Console
 from kellet.sdk.errors import UsageError
 from kellet.sdk.signals import orderly_stop
 
 if TYPE_CHECKING:
+    from cyclopts import ArgumentCollection
     from rich.console import RenderableType
 
     from kellet.sdk.protocol.effects import Report
 
 __all__ = ["command"]
 
-command = App(name="run")
+
+def _from_file(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Let the file that --config names stand in for the options that are not given."""
+    options = {each.name.lstrip("-").lower().replace("-", "_"): each for each in arguments}
+    if not options["config"].tokens:
+        return
+    path = options["config"].tokens[0].value
+    for key, value in read_config(Path(path)).options.items():
+        if not options[key].tokens:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            options[key].append(Token(keyword=key, value=text, source=path))
+
+
+command = App(name="run", config=_from_file)
 
 
 @command.default
@@ -35,6 +52,8 @@ def run(
     until_finished: bool = False,
     leave: bool = False,
     holdout: float = 0.0,
+    profile: str | None = None,
+    config: Path | None = None,
     link: LinkOptions | None = None,
     json: bool = False,
 ) -> None:
@@ -61,6 +80,11 @@ def run(
         Settle what is pending, take this device out of the fleet, and end.
     holdout
         Share of the data that is kept aside to judge the models that come.
+    profile
+        What a device of this class can do: a profile's name, or the path of its .toml file.
+        This board's, unless given.
+    config
+        A kellet.toml, as `kellet init` writes it, for what is not given here.
     json
         Report in JSON lines.
     """
@@ -70,7 +94,11 @@ def run(
             why="that is a broker which `kellet server` starts; a device needs its address",
             repair="give mqtt://HOST:PORT, as `kellet server` prints it",
         )
+    settings = read_config(config) if config else None
+    if settings:
+        sys.path.append(str(settings.path.absolute().parent))  # its data function may lie there
     load = data_function(data)
+    chosen, why = chosen_profile(profile, settings)
     from kellet.sdk.runner import Device
 
     link = link or LinkOptions()
@@ -84,10 +112,13 @@ def run(
                 state=state,
                 fleet=link.fleet,
                 holdout=holdout,
+                profile=chosen,
                 on_report=teller.tell,
                 **link.for_link(),
             )
-        console.event("started", {"device": device, "fleet": link.fleet})
+        started = {"device": device, "fleet": link.fleet, "profile": chosen.name, "why": why}
+        console.event("started", started)
+        console.say(f"{device}: profile {chosen.name}, {why}")
         console.say(f"{device}: looking for a fleet at {_without_password(broker)}")
         with orderly_stop(instance.stop):
             instance.run(until_finished=until_finished, leave=leave)
@@ -144,6 +175,7 @@ _DOING = {
     "trained": "sending round {round}",
     "settled": "waiting for a round",
     "link_lost": "no link to the broker, trying again",
+    "declined": "not training: {reason}",
 }
 
 
@@ -171,6 +203,10 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
             return f"a new control epoch, {facts['epoch']}: the control variate starts at zero"
         case "enrolled_anew":
             return f"enrolled anew: {facts['why']}"
+        case "declined":
+            return f"round {facts['round']}: not training, as {facts['reason']}"
+        case "cannot_hold":
+            return f"cannot hold {facts['condition']}"
         case "refused":
             return f"a message was refused: {facts['error']}"
     return ""
