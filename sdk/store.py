@@ -5,7 +5,8 @@ power cut. There are two transactions that matter. ``save_pending``, after
 training, puts the update and the control it would lead to on the disk together.
 ``settle``, on the receipt, promotes that control if the update was counted, and
 clears the outbox. Nothing else moves c_i but a new control epoch, or enrolling
-anew.
+anew. The residual of error feedback goes the same way: it moves where the update
+that it belongs to was counted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from kellet.sdk.errors import StorageError
 __all__ = ["Identity", "Pending", "Store", "unpack_control"]
 
 I64 = NDArray[np.int64]
+Buffer = bytes | memoryview | NDArray[np.float32]
 
 _SCHEMA = """
 create table if not exists device (
@@ -56,6 +58,16 @@ create table if not exists receipts (
     round integer not null,
     counted integer not null,
     reason text not null
+);
+create table if not exists residual (
+    id integer primary key check (id = 1),
+    plan blob not null,
+    left_out blob not null
+);
+create table if not exists residual_next (
+    id integer primary key check (id = 1),
+    plan blob not null,
+    left_out blob not null
 );
 """
 _FORMAT = 1
@@ -190,12 +202,23 @@ class Store:
         kept_plan, kept = self._row("kept_plan, kept")
         return kept if kept_plan == plan else None
 
+    def residual(self, plan: bytes) -> bytes | None:
+        """What lossy updates of the plan left out so far, float32; None for nothing."""
+        row = self._db.one("select left_out from residual where plan = ?", plan)
+        return None if row is None else bytes(row[0])
+
     def save_pending(
-        self, pending: Pending, *, plan: bytes | None = None, kept: bytes | None = None
+        self,
+        pending: Pending,
+        *,
+        plan: bytes | None = None,
+        kept: bytes | None = None,
+        residual: Buffer | None = None,
     ) -> None:
         """The transaction after training.
 
-        ``kept``: what stays on the device, whatever the receipt will say.
+        ``kept``: what stays on the device, whatever the receipt will say. ``residual``: what
+        error feedback will have left out, float32, if the update is counted.
         """
         blob = None if pending.c_i_next is None else pending.c_i_next.astype("<i8").tobytes()
         with self._db.transaction():
@@ -212,6 +235,8 @@ class Store:
             )
             if kept is not None:
                 self._db.run("update device set kept_plan = ?, kept = ?", plan, kept)
+            if residual is not None:
+                self._db.run("insert into residual_next values (1, ?, ?)", plan, residual)
 
     def settle(self, uid: bytes, *, counted: bool, reason: str) -> bool:
         """The transaction on the receipt; False (and nothing done) for another update's."""
@@ -221,6 +246,8 @@ class Store:
                 return False
             if counted:
                 self._db.run("update device set c_i = coalesce((select c_i_next from outbox), c_i)")
+                self._db.run("insert or replace into residual select * from residual_next")
+            self._db.run("delete from residual_next")
             self._db.run(
                 "update device set seq = (select seq from outbox),"
                 " last_base = (select base from outbox)"
@@ -237,23 +264,30 @@ class Store:
         return True
 
     def new_epoch(self, epoch: int) -> None:
-        """c_i = 0 in a control epoch seen for the first time; an unsettled update is void."""
+        """c_i = 0 in a control epoch seen for the first time; an unsettled update is void.
+
+        The residual, too: the aggregator's history may have been rewritten under it.
+        """
         with self._db.transaction():
             self._db.run(
                 "update device set epoch = ?, c_i = null,"
                 " seq = coalesce((select seq from outbox), seq)",
                 epoch,
             )
-            self._db.run("delete from outbox")
+            self._forget_work()
 
     def enrol_anew(self) -> None:
-        """Become a newcomer: a new nonce, no control, nothing pending."""
+        """Become a newcomer: a new nonce, no control, no residual, nothing pending."""
         with self._db.transaction():
             self._db.run(
                 "update device set nonce = ?, seq = 0, epoch = null, c_i = null, last_base = null",
                 os.urandom(16),
             )
-            self._db.run("delete from outbox")
+            self._forget_work()
+
+    def _forget_work(self) -> None:
+        for table in ("outbox", "residual", "residual_next"):
+            self._db.run(f"delete from {table}")
 
     def receipts(self) -> list[tuple[int, int, bool, str]]:
         """(sequence, round, counted, reason) of all settled updates, oldest first."""

@@ -112,7 +112,7 @@ def test_any_update_comes_back(data: st.DataObject, n_train: int, extra: int, sh
     ("name", "fits"),
     [
         ("derived", {(2, 1), (2, 2)}),
-        ("coded", {(2, 1), (2, 2)}),
+        ("coded", {(2, 1), (3, 1)}),
         ("explicit", {(2, 1)}),
         ("leave", {(2, 1), (3, 1), (1, 1), (100, 1)}),
         ("leave of a newcomer", {(2, 1), (1, 1), (3, 1), (2, 2), (4, 4), (100, 1)}),
