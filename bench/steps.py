@@ -190,4 +190,10 @@ for _length in (64, 1024):
             _resident(_length, "d"), _bound_int8("scaffold_step_int8", "y", "g", "d"),
             twin=_bound("scaffold_step_shift", "y_f32", "g", "d_f32"),
         ),
+        Case(
+            f"scaffold_step_shift_rows, rows of {_length}", "scaffold_step_shift_rows",
+            13 + _scales, _resident(_length, "d"),
+            _bound("scaffold_step_shift_rows", "y_f32", "g", "d"),
+            twin=_bound("scaffold_step_shift", "y_f32", "g", "d_f32"),
+        ),
     ]  # fmt: skip

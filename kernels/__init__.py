@@ -37,16 +37,13 @@ from kellet.kernels.local import (
     sgd_momentum_step,
     sgd_step,
 )
-from kellet.kernels.rows import (
-    Int8Rows,
-    block_layout,
-    dequantise,
+from kellet.kernels.local_rows import (
     prox_step_int8,
-    quantise,
-    row_layout,
     scaffold_step_int8,
+    scaffold_step_shift_rows,
     sgd_step_int8,
 )
+from kellet.kernels.rows import Int8Rows, block_layout, dequantise, quantise, row_layout
 from kellet.kernels.sparse import top_k, top_k_feedback
 
 __all__ = [
@@ -78,6 +75,7 @@ __all__ = [
     "scaffold_step",
     "scaffold_step_int8",
     "scaffold_step_shift",
+    "scaffold_step_shift_rows",
     "set_threads",
     "sgd_momentum_step",
     "sgd_step",

@@ -173,12 +173,14 @@ def limbs_to_float64(lo: U64, hi: I64) -> F64:
     return out
 
 
-def derived_delta_c(c_a: F32, delta_y: F32, rate_sum: float) -> I64:
-    """Return delta_c [n] on the grid, from what both sides hold: ``-c_a - delta_y/rate_sum``.
+def derived_delta_c(c_a: F32, delta_y: F32, rate_sum: float, damping: float = 1.0) -> I64:
+    """Return delta_c [n] on the grid: ``-damping*(c_a + delta_y/rate_sum)``.
 
     SCAFFOLD's option II (Karimireddy et al. 2020, equation 4) as a difference,
-    in float64. ``c_a`` is the control decoded from the announcement, ``delta_y``
-    the decoded update, ``rate_sum`` the sum of the rates of the steps run.
+    in float64, out of what both sides hold. ``c_a`` is the control decoded from the
+    announcement, ``delta_y`` the decoded update, ``rate_sum`` the sum of the rates of
+    the steps run. ``damping``, announced with the round, in (0, 1], lets a control follow
+    only in part, where int8 weights make delta_y noisy; 1 is the paper's line.
     Device and server call this one function. Raises ValueError where a result
     is not finite or not inside (-2**14, 2**14).
     """
@@ -188,8 +190,11 @@ def derived_delta_c(c_a: F32, delta_y: F32, rate_sum: float) -> I64:
     rate_sum = _checks.number("rate_sum", rate_sum)
     if rate_sum <= 0:
         raise ValueError(f"rate_sum must be positive, not {rate_sum}: no step was run")
+    damping = _checks.number("damping", damping)
+    if not 0 < damping <= 1:
+        raise ValueError(f"damping must lie in (0, 1], not {damping}")
     q = np.empty(c_a.size, np.int64)
-    bad = active().bind("derived_delta_c", (q, c_a, delta_y))(rate_sum)
+    bad = active().bind("derived_delta_c", (q, c_a, delta_y))(rate_sum, damping)
     if bad >= 0:
         raise ValueError(
             f"delta_c[{bad}] leaves the grid, whose values lie inside ±{GRID_LIMIT:g}: "

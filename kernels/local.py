@@ -10,17 +10,17 @@ come before any correction. Rates are rounded to float32 once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kellet.kernels import _checks, _threads
+from kellet.kernels._options import clip_factor, clipping, positive, with_options
 from kellet.kernels.exact import sum_of_squares_of
-from kellet.kernels.rows import OPERANDS as INT8_OPERANDS
-from kellet.kernels.rows import bind_int8
+from kellet.kernels.local_rows import OPERANDS as ROW_OPERANDS
+from kellet.kernels.local_rows import bind_rows
 
 __all__ = [
     "StepName",
@@ -49,6 +49,7 @@ StepName = Literal[
     "sgd_step_int8",
     "prox_step_int8",
     "scaffold_step_int8",
+    "scaffold_step_shift_rows",
 ]
 
 _OPERANDS = {
@@ -180,18 +181,25 @@ def advance_rate_sum(
     return rate_sum + float(np.float32(_checks.rate("lr", lr))) * weight, weight
 
 
-def clip_norm(g: F32, limit: float) -> float:
+def clip_norm(g: F32 | Sequence[F32], limit: float) -> float:
     """Scale g in place so that its norm is at most ``limit``; return the norm that it had.
 
+    A gradient in several vectors is passed as a sequence of them and clipped as one.
     The factor is ``float32(limit/norm)``. A gradient that is not finite becomes NaN
     in part or whole, as the step with it would.
     """
-    _checks.array("g", g, np.float32, written=True)
-    limit = _positive("clip", limit)
-    norm = math.sqrt(sum_of_squares_of(g)())
-    factor = _clip_factor(norm, limit)
+    parts = [g] if isinstance(g, np.ndarray) else list(g)
+    for part in parts:
+        _checks.array("g", part, np.float32, written=True)
+    limit = positive("clip", limit)
+    total = 0.0
+    for part in parts:
+        total += sum_of_squares_of(part)()
+    norm = math.sqrt(total)
+    factor = clip_factor(norm, limit)
     if factor != 1.0:
-        _threads.bind("scale", (g,))(factor)
+        for part in parts:
+            _threads.bind("scale", (part,))(factor)
     return norm
 
 
@@ -211,15 +219,16 @@ def bind(
     round's start. The arrays must keep their memory (no ``resize``); the step
     keeps them alive, and refuses a rate that is negative or not finite in float32.
     """
-    if name in INT8_OPERANDS:
-        if seed is None:
-            raise TypeError(f"{name} rounds stochastically: it needs a seed")
-        if weight_decay != 0 or clip is not None or beta is not None:
-            raise ValueError(f"{name} takes no weight_decay, clip or beta; clip_norm(g) clips")
-        return bind_int8(name, *arrays, seed=seed)
+    if name in ROW_OPERANDS:
+        if beta is not None:
+            raise TypeError(
+                f"{name} takes no beta: a momentum buffer in float32 would be "
+                "four times the int8 vector that it saves"
+            )
+        return bind_rows(name, *arrays, weight_decay=weight_decay, clip=clip, seed=seed)
     operands = _OPERANDS.get(name)
     if operands is None:
-        raise ValueError(f"no step {name!r}; there are {', '.join([*_OPERANDS, *INT8_OPERANDS])}")
+        raise ValueError(f"no step {name!r}; there are {', '.join([*_OPERANDS, *ROW_OPERANDS])}")
     if len(arrays) != len(operands):
         raise TypeError(f"{name} takes {', '.join(operands)}, not {len(arrays)} arrays")
     if seed is not None:
@@ -231,16 +240,23 @@ def bind(
     written = {operand: value for operand, value in named.items() if operand in _WRITTEN}
     read = {operand: value for operand, value in named.items() if operand not in _WRITTEN}
     _checks.apart(written, read)
-    weight_decay = _checks.rate("weight_decay", weight_decay)
-    clip = None if clip is None else _positive("clip", clip)
     if ("m" in named) != (beta is not None):
         raise TypeError(f"{name} {'needs' if beta is None else 'takes no'} beta")
-    beta = None if beta is None else _fraction("beta", beta)
 
-    with_options = partial(
-        _with_options, g=named["g"], weight_decay=weight_decay, clip=clip, beta=beta
-    )
-    run = with_options(name, arrays)
+    def kernel(of: StepName, held: tuple[F32, ...]) -> Callable[..., Any]:
+        """Return a step of the rates alone."""
+        if beta is not None:
+            return _with_momentum(of, held, named["g"], beta, weight_decay, clip)
+        return with_options(
+            lambda one: _threads.bind(one, held),
+            of,
+            named["g"],
+            rates=2 if "x" in named else 1,
+            weight_decay=weight_decay,
+            clip=clip,
+        )
+
+    run = kernel(name, arrays)
     if "x" not in named:
 
         def step(lr: float) -> None:
@@ -248,8 +264,7 @@ def bind(
 
         return step
 
-    without: StepName = "sgd_step" if beta is None else "sgd_momentum_step"
-    plain = with_options(without, arrays[:-1])
+    plain = kernel("sgd_step" if beta is None else "sgd_momentum_step", arrays[:-1])
 
     def proximal(lr: float, mu: float) -> None:
         lr, mu = _checks.rate("lr", lr), _checks.rate("mu", mu)
@@ -261,53 +276,20 @@ def bind(
     return proximal
 
 
-def _with_options(
+def _with_momentum(  # noqa: PLR0917 - as bind's
     name: StepName,
     arrays: tuple[F32, ...],
     g: F32,
-    *,
+    beta: float,
     weight_decay: float,
     clip: float | None,
-    beta: float | None,
 ) -> Callable[..., Any]:
-    """Return the step of the rates alone. Without decay and clipping it is the plain kernel."""
-    factor = _factor_of(g, clip)
-    if beta is not None:
-        momentum = _threads.bind(name, arrays)
-        return lambda *rates: momentum(*rates, beta, factor(), weight_decay)
-    plain = _threads.bind(name, arrays)
-    decays = bool(np.float32(weight_decay) != 0)
-    if clip is None and not decays:
-        return plain
-    full = _threads.bind(f"{name}_full", arrays)
-
-    def run(*rates: float) -> None:
-        scaled_by = factor()
-        if scaled_by == 1.0 and not decays:
-            plain(*rates)
-        else:
-            full(*rates, scaled_by, weight_decay)
-
-    return run
-
-
-def _factor_of(g: F32, clip: float | None) -> Callable[[], float]:
-    """Return what gives the factor that clips g at this moment."""
-    if clip is None:
-        return lambda: 1.0
-    squares = sum_of_squares_of(g)
-    return lambda: _clip_factor(math.sqrt(squares()), clip)
-
-
-def _clip_factor(norm: float, limit: float) -> float:
-    return 1.0 if norm <= limit else float(np.float32(limit / norm))
-
-
-def _positive(name: str, value: float) -> float:
-    value = _checks.rate(name, value)
-    if value == 0:
-        raise ValueError(f"{name} must be positive")
-    return value
+    """Return the step of the rates alone; its kernel always clips and decays."""
+    beta = _fraction("beta", beta)
+    weight_decay = _checks.rate("weight_decay", weight_decay)
+    factor = clipping(g, clip)
+    momentum = _threads.bind(name, arrays)
+    return lambda *rates: momentum(*rates, beta, factor(), weight_decay)
 
 
 def _fraction(name: str, value: float) -> float:

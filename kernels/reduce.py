@@ -179,10 +179,10 @@ def limbs_to_float64(out: F64, lo: U64, hi: I64) -> None:
 
 
 @jit
-def derived_delta_c(q: I64, c_a: F32, delta_y: F32, rate_sum: float) -> int:
+def derived_delta_c(q: I64, c_a: F32, delta_y: F32, rate_sum: float, damping: float) -> int:
     bad = -1
     for i in range(q.size):
-        v = -np.float64(c_a[i]) - np.float64(delta_y[i]) / rate_sum
+        v = damping * (-np.float64(c_a[i]) - np.float64(delta_y[i]) / rate_sum)
         if abs(v) < GRID_LIMIT:
             q[i] = _rint(v * TO_GRID)
         else:

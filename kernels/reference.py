@@ -17,10 +17,15 @@ from kellet.kernels.reference_rows import (
     dequantise,
     dequantise_add,
     int8_prox_step,
+    int8_prox_step_full,
     int8_scaffold_step,
+    int8_scaffold_step_full,
     int8_sgd_step,
+    int8_sgd_step_full,
     quantise,
     quantise_stochastic,
+    scaffold_step_shift_rows,
+    scaffold_step_shift_rows_full,
 )
 from kellet.kernels.reference_steps import (
     prox_momentum_step,
@@ -52,8 +57,11 @@ __all__ = [
     "derived_delta_c",
     "from_grid",
     "int8_prox_step",
+    "int8_prox_step_full",
     "int8_scaffold_step",
+    "int8_scaffold_step_full",
     "int8_sgd_step",
+    "int8_sgd_step_full",
     "limbs_to_float64",
     "off_grid",
     "prox_momentum_step",
@@ -68,6 +76,8 @@ __all__ = [
     "scaffold_step_full",
     "scaffold_step_shift",
     "scaffold_step_shift_full",
+    "scaffold_step_shift_rows",
+    "scaffold_step_shift_rows_full",
     "scale",
     "sgd_momentum_step",
     "sgd_step",
@@ -172,12 +182,14 @@ def limbs_to_float64(out: F64, lo: U64, hi: I64) -> None:
         out[i] = float((int(hi[i]) << 64) + int(lo[i]))
 
 
-def derived_delta_c(q: I64, c_a: F32, delta_y: F32, rate_sum: np.float64) -> int:
-    """``q = rint((-c_a - delta_y/rate_sum) * 2**48)`` in float64; the result is ``off_grid``'s.
+def derived_delta_c(
+    q: I64, c_a: F32, delta_y: F32, rate_sum: np.float64, damping: np.float64
+) -> int:
+    """``q = rint(damping*(-c_a - delta_y/rate_sum) * 2**48)`` in float64; result of ``off_grid``.
 
     What the grid cannot hold becomes 0.
     """
-    v = -c_a.astype(np.float64) - delta_y.astype(np.float64) / rate_sum
+    v = damping * (-c_a.astype(np.float64) - delta_y.astype(np.float64) / rate_sum)
     bad = off_grid(v)
     if bad >= 0:
         v[~(np.abs(v) < GRID_LIMIT)] = 0.0

@@ -14,16 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet.kernels.hash import INDEX_FACTOR, MIX_FACTOR_1, MIX_FACTOR_2
+from kellet.kernels.reference_steps import scaffold_step_shift
 from kellet.kernels.table import LARGEST_SCALE, REFIT, SMALLEST_SCALE
 
 __all__ = [
     "dequantise",
     "dequantise_add",
     "int8_prox_step",
+    "int8_prox_step_full",
     "int8_scaffold_step",
+    "int8_scaffold_step_full",
     "int8_sgd_step",
+    "int8_sgd_step_full",
     "quantise",
     "quantise_stochastic",
+    "scaffold_step_shift_rows",
+    "scaffold_step_shift_rows_full",
 ]
 
 F32 = NDArray[np.float32]
@@ -90,15 +96,32 @@ def clamped(v: F32) -> F32:
     return select(v < LIMIT, v, LIMIT)
 
 
+Corrected = Callable[..., F32]  # of q, its scale, g, and the row's anchor or shift with its scale
+
+
+def _plain(q: F32, scale: F32, g: F32, other: F32, other_scale: F32) -> F32:
+    return g
+
+
+def _proximal(mu: np.float32) -> Corrected:
+    return lambda q, scale, g, x, x_scale: g + mu * (q * scale - x * x_scale)
+
+
+def _shifted(q: F32, scale: F32, g: F32, d: F32, d_scale: F32) -> F32:
+    return g + d * d_scale
+
+
+def _full(corrected: Corrected, clip: np.float32, decay: np.float32) -> Corrected:
+    return lambda q, scale, g, *beside: corrected(q, scale, clip * g + decay * (q * scale), *beside)
+
+
 def int8_sgd_step(
     q: I8, scales: F32, kept: I8, g: F32, layout: I64,
     lr: np.float32, seed: np.uint32, first: np.uint32, segments: np.int64,
 ) -> int:  # fmt: skip
     """``y -= lr*g`` on int8 rows; the number of rows left as they were."""
-    return _step(
-        q, scales, g, q, scales, layout, lr, seed, first, segments,
-        lambda q, scale, g, other, other_scale: g,
-    )  # fmt: skip
+    corrected = _plain
+    return _step(q, scales, g, q, scales, layout, lr, seed, first, segments, corrected)
 
 
 def int8_prox_step(
@@ -106,10 +129,8 @@ def int8_prox_step(
     lr: np.float32, mu: np.float32, seed: np.uint32, first: np.uint32, segments: np.int64,
 ) -> int:  # fmt: skip
     """``y -= lr*(g + mu*(y - x))`` on int8 rows; the number of rows left as they were."""
-    return _step(
-        q, scales, g, x, x_scales, layout, lr, seed, first, segments,
-        lambda q, scale, g, x, x_scale: g + mu * (q * scale - x * x_scale),
-    )  # fmt: skip
+    corrected = _proximal(mu)
+    return _step(q, scales, g, x, x_scales, layout, lr, seed, first, segments, corrected)
 
 
 def int8_scaffold_step(
@@ -117,16 +138,44 @@ def int8_scaffold_step(
     lr: np.float32, seed: np.uint32, first: np.uint32, segments: np.int64,
 ) -> int:  # fmt: skip
     """``y -= lr*(g + d)`` on int8 rows; the number of rows left as they were."""
-    return _step(
-        q, scales, g, d, d_scales, layout, lr, seed, first, segments,
-        lambda q, scale, g, d, d_scale: g + d * d_scale,
-    )  # fmt: skip
+    corrected = _shifted
+    return _step(q, scales, g, d, d_scales, layout, lr, seed, first, segments, corrected)
+
+
+def int8_sgd_step_full(
+    q: I8, scales: F32, kept: I8, g: F32, layout: I64,
+    lr: np.float32, clip: np.float32, decay: np.float32,
+    seed: np.uint32, first: np.uint32, segments: np.int64,
+) -> int:  # fmt: skip
+    """``int8_sgd_step`` with ``clip*g + decay*y`` for g."""
+    corrected = _full(_plain, clip, decay)
+    return _step(q, scales, g, q, scales, layout, lr, seed, first, segments, corrected)
+
+
+def int8_prox_step_full(
+    q: I8, scales: F32, kept: I8, g: F32, x: I8, x_scales: F32, layout: I64,
+    lr: np.float32, mu: np.float32, clip: np.float32, decay: np.float32,
+    seed: np.uint32, first: np.uint32, segments: np.int64,
+) -> int:  # fmt: skip
+    """``int8_prox_step`` with ``clip*g + decay*y`` for g."""
+    corrected = _full(_proximal(mu), clip, decay)
+    return _step(q, scales, g, x, x_scales, layout, lr, seed, first, segments, corrected)
+
+
+def int8_scaffold_step_full(
+    q: I8, scales: F32, kept: I8, g: F32, d: I8, d_scales: F32, layout: I64,
+    lr: np.float32, clip: np.float32, decay: np.float32,
+    seed: np.uint32, first: np.uint32, segments: np.int64,
+) -> int:  # fmt: skip
+    """``int8_scaffold_step`` with ``clip*g + decay*y`` for g."""
+    corrected = _full(_shifted, clip, decay)
+    return _step(q, scales, g, d, d_scales, layout, lr, seed, first, segments, corrected)
 
 
 def _step(
     q: I8, scales: F32, g: F32, other: I8, other_scales: F32, layout: I64,
     lr: np.float32, seed: np.uint32, first: np.uint32, segments: np.int64,
-    corrected: Callable[..., F32],
+    corrected: Corrected,
 ) -> int:  # fmt: skip
     """Walk against the corrected gradient, in units of each row's scale, and round.
 
@@ -167,6 +216,23 @@ def _step(
         scales[rows] = np.where(refits, wanted, scale)[:, 0]
         left += int(np.count_nonzero(~(keeps | refits)))
     return left
+
+
+def scaffold_step_shift_rows(
+    y: F32, g: F32, d: I8, d_scales: F32, layout: I64, lr: np.float32, segments: np.int64
+) -> None:
+    """``y -= lr*(g + d)``: float32 weights, and the shift as int8 rows."""
+    shift = np.empty_like(y)
+    dequantise(shift, d, d_scales, layout, segments)
+    scaffold_step_shift(y, g, shift, lr)
+
+
+def scaffold_step_shift_rows_full(
+    y: F32, g: F32, d: I8, d_scales: F32, layout: I64,
+    lr: np.float32, clip: np.float32, decay: np.float32, segments: np.int64,
+) -> None:  # fmt: skip
+    """``scaffold_step_shift_rows`` with ``clip*g + decay*y`` for g."""
+    scaffold_step_shift_rows(y, clip * g + decay * y, d, d_scales, layout, lr, segments)
 
 
 def quantise(

@@ -24,7 +24,14 @@ from kellet.kernels._jit import inlined, jit
 from kellet.kernels.hash import INDEX_FACTOR, MIX_FACTOR_1, MIX_FACTOR_2
 from kellet.kernels.table import LARGEST_SCALE, REFIT, SMALLEST_SCALE
 
-__all__ = ["int8_prox_step", "int8_scaffold_step", "int8_sgd_step"]
+__all__ = [
+    "int8_prox_step",
+    "int8_prox_step_full",
+    "int8_scaffold_step",
+    "int8_scaffold_step_full",
+    "int8_sgd_step",
+    "int8_sgd_step_full",
+]
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
@@ -105,8 +112,25 @@ def clamped(v: np.float32) -> np.float32:
     return v if v < UPPER else UPPER
 
 
-# What a step walks against: the gradient, as each algorithm corrects it. `i` is the element,
-# `scale` its weight's; `other` and `other_scale` are the row's anchor or shift.
+# The gradient of a weight: as it is, or clipped and with weight decay.
+
+
+@inlined
+def _as_given(
+    q: np.int8, scale: np.float32, g: np.float32, clip: np.float32, decay: np.float32
+) -> np.float32:
+    return g
+
+
+@inlined
+def _full(
+    q: np.int8, scale: np.float32, g: np.float32, clip: np.float32, decay: np.float32
+) -> np.float32:
+    return clip * g + decay * (np.float32(q) * scale)
+
+
+# What a step walks against: the gradient, as each algorithm corrects it. `scale` is the weight's;
+# `other` and `other_scale` are its row's anchor or shift.
 
 
 @inlined
@@ -133,14 +157,24 @@ def _shifted(
     return g + np.float32(other) * other_scale
 
 
-def _step_of(corrected: Callable[..., np.float32]) -> Callable[..., int]:
+def _step_of(
+    given: Callable[..., np.float32], corrected: Callable[..., np.float32]
+) -> Callable[..., int]:
     """Return the step on all rows, which gives how many had to stay as they were."""
+
+    @inlined
+    def gradient_of(
+        q: np.int8, scale: np.float32, g: np.float32, other: np.int8, other_scale: np.float32,
+        mu: np.float32, clip: np.float32, decay: np.float32,
+    ) -> np.float32:  # fmt: skip
+        return corrected(q, scale, given(q, scale, g, clip, decay), other, other_scale, mu)
 
     @inlined
     def keeps_scale(
         q: I8, scale: np.float32, kept: I8, g: F32, other: I8, other_scale: np.float32,
         start: np.uint64, length: np.uint64,
-        lr: np.float32, mu: np.float32, seed: np.uint32, first: np.uint32,
+        lr: np.float32, mu: np.float32, clip: np.float32, decay: np.float32,
+        seed: np.uint32, first: np.uint32,
     ) -> bool:  # fmt: skip
         """Round the row as if its scale stayed; if it does not, the row is as it was."""
         rate = lr / scale * STEPS
@@ -148,7 +182,7 @@ def _step_of(corrected: Callable[..., np.float32]) -> Callable[..., int]:
         counter = np.uint32((first + np.uint32(start)) * INDEX)
         for j in range(length):
             i = start + j
-            gradient = corrected(q[i], scale, g[i], other[i], other_scale, mu)
+            gradient = gradient_of(q[i], scale, g[i], other[i], other_scale, mu, clip, decay)
             bits = np.float32(_fixed(q[i]) - rate * gradient).view(np.int32)
             low = min(low, bits)
             high = max(high, bits)
@@ -164,14 +198,16 @@ def _step_of(corrected: Callable[..., np.float32]) -> Callable[..., int]:
     def refit(
         q: I8, scales: F32, g: F32, other: I8, other_scale: np.float32,
         r: np.uint64, start: np.uint64, length: np.uint64,
-        lr: np.float32, mu: np.float32, seed: np.uint32, first: np.uint32,
+        lr: np.float32, mu: np.float32, clip: np.float32, decay: np.float32,
+        seed: np.uint32, first: np.uint32,
     ) -> int:  # fmt: skip
         """Step with a new scale; 1 where there is none for the row, which then is as it was."""
         scale = scales[r]
         rate = lr / scale
         top = np.int32(0)
         for i in range(start, start + length):
-            v = np.float32(q[i]) - rate * corrected(q[i], scale, g[i], other[i], other_scale, mu)
+            gradient = gradient_of(q[i], scale, g[i], other[i], other_scale, mu, clip, decay)
+            v = np.float32(q[i]) - rate * gradient
             top = max(top, np.int32(np.float32(v).view(np.int32) & MAGNITUDE))
         scale_now = _refitted(scale, top)
         if scale_now == 0:
@@ -180,7 +216,8 @@ def _step_of(corrected: Callable[..., np.float32]) -> Callable[..., int]:
         scales[r] = scale_now
         counter = np.uint32((first + np.uint32(start)) * INDEX)
         for i in range(start, start + length):
-            v = np.float32(q[i]) - rate * corrected(q[i], scale, g[i], other[i], other_scale, mu)
+            gradient = gradient_of(q[i], scale, g[i], other[i], other_scale, mu, clip, decay)
+            v = np.float32(q[i]) - rate * gradient
             bits = np.float32(clamped(v * factor) * STEPS + OFFSET).view(np.int32)
             q[i] = rounded(bits, counter, seed) ^ FLIP
             counter = np.uint32(counter + INDEX)
@@ -189,7 +226,8 @@ def _step_of(corrected: Callable[..., np.float32]) -> Callable[..., int]:
     @inlined
     def step(
         q: I8, scales: F32, kept: I8, g: F32, other: I8, other_scales: F32, layout: I64,
-        lr: np.float32, mu: np.float32, seed: np.uint32, first: np.uint32, segments: np.int64,
+        lr: np.float32, mu: np.float32, clip: np.float32, decay: np.float32,
+        seed: np.uint32, first: np.uint32, segments: np.int64,
     ) -> int:  # fmt: skip
         r = start = np.uint64(0)
         left = 0
@@ -199,16 +237,19 @@ def _step_of(corrected: Callable[..., np.float32]) -> Callable[..., int]:
                 scale, other_scale = scales[r], other_scales[r]
                 if length == BLOCK:  # code of its own, without remainders
                     fits = keeps_scale(
-                        q, scale, kept, g, other, other_scale, start, BLOCK, lr, mu, seed, first
-                    )
+                        q, scale, kept, g, other, other_scale, start, BLOCK,
+                        lr, mu, clip, decay, seed, first,
+                    )  # fmt: skip
                 else:
                     fits = keeps_scale(
-                        q, scale, kept, g, other, other_scale, start, length, lr, mu, seed, first
-                    )
+                        q, scale, kept, g, other, other_scale, start, length,
+                        lr, mu, clip, decay, seed, first,
+                    )  # fmt: skip
                 if not fits:
                     left += refit(
-                        q, scales, g, other, other_scale, r, start, length, lr, mu, seed, first
-                    )
+                        q, scales, g, other, other_scale, r, start, length,
+                        lr, mu, clip, decay, seed, first,
+                    )  # fmt: skip
                 r += ONE
                 start += length
         return left
@@ -216,7 +257,10 @@ def _step_of(corrected: Callable[..., np.float32]) -> Callable[..., int]:
     return step
 
 
-_sgd, _prox, _scaffold = _step_of(_plain), _step_of(_proximal), _step_of(_shifted)
+_sgd, _sgd_full = _step_of(_as_given, _plain), _step_of(_full, _plain)
+_prox, _prox_full = _step_of(_as_given, _proximal), _step_of(_full, _proximal)
+_scaffold, _scaffold_full = _step_of(_as_given, _shifted), _step_of(_full, _shifted)
+UNUSED = np.float32(0)
 
 
 @jit
@@ -224,7 +268,9 @@ def int8_sgd_step(
     q: I8, scales: F32, kept: I8, g: F32, layout: I64,
     lr: np.float32, seed: np.uint32, first: np.uint32, segments: np.int64,
 ) -> int:  # fmt: skip
-    return _sgd(q, scales, kept, g, q, scales, layout, lr, lr, seed, first, segments)
+    return _sgd(
+        q, scales, kept, g, q, scales, layout, lr, UNUSED, UNUSED, UNUSED, seed, first, segments
+    )
 
 
 @jit
@@ -232,7 +278,9 @@ def int8_prox_step(
     q: I8, scales: F32, kept: I8, g: F32, x: I8, x_scales: F32, layout: I64,
     lr: np.float32, mu: np.float32, seed: np.uint32, first: np.uint32, segments: np.int64,
 ) -> int:  # fmt: skip
-    return _prox(q, scales, kept, g, x, x_scales, layout, lr, mu, seed, first, segments)
+    return _prox(
+        q, scales, kept, g, x, x_scales, layout, lr, mu, UNUSED, UNUSED, seed, first, segments
+    )
 
 
 @jit
@@ -240,4 +288,39 @@ def int8_scaffold_step(
     q: I8, scales: F32, kept: I8, g: F32, d: I8, d_scales: F32, layout: I64,
     lr: np.float32, seed: np.uint32, first: np.uint32, segments: np.int64,
 ) -> int:  # fmt: skip
-    return _scaffold(q, scales, kept, g, d, d_scales, layout, lr, lr, seed, first, segments)
+    return _scaffold(
+        q, scales, kept, g, d, d_scales, layout, lr, UNUSED, UNUSED, UNUSED, seed, first, segments
+    )
+
+
+@jit
+def int8_sgd_step_full(
+    q: I8, scales: F32, kept: I8, g: F32, layout: I64,
+    lr: np.float32, clip: np.float32, decay: np.float32,
+    seed: np.uint32, first: np.uint32, segments: np.int64,
+) -> int:  # fmt: skip
+    return _sgd_full(
+        q, scales, kept, g, q, scales, layout, lr, UNUSED, clip, decay, seed, first, segments
+    )
+
+
+@jit
+def int8_prox_step_full(
+    q: I8, scales: F32, kept: I8, g: F32, x: I8, x_scales: F32, layout: I64,
+    lr: np.float32, mu: np.float32, clip: np.float32, decay: np.float32,
+    seed: np.uint32, first: np.uint32, segments: np.int64,
+) -> int:  # fmt: skip
+    return _prox_full(
+        q, scales, kept, g, x, x_scales, layout, lr, mu, clip, decay, seed, first, segments
+    )
+
+
+@jit
+def int8_scaffold_step_full(
+    q: I8, scales: F32, kept: I8, g: F32, d: I8, d_scales: F32, layout: I64,
+    lr: np.float32, clip: np.float32, decay: np.float32,
+    seed: np.uint32, first: np.uint32, segments: np.int64,
+) -> int:  # fmt: skip
+    return _scaffold_full(
+        q, scales, kept, g, d, d_scales, layout, lr, UNUSED, clip, decay, seed, first, segments
+    )

@@ -1,47 +1,37 @@
-"""Vectors held as int8 with a float32 scale a row, and the local steps on them.
+"""Vectors held as int8 with a float32 scale a row.
 
 A row's elements are ``values * scale``, values in [-127, 127]; the matrices of
 a model have their output rows as rows, or the whole vector is cut into blocks of 64.
-Steps round stochastically, from a hash of (seed, step, index) and nothing else,
-so that an update smaller than one unit is not lost, but taken as often as it weighs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kellet.kernels import _checks, _threads
+from kellet.kernels import _checks
 from kellet.kernels._backend import active
-from kellet.kernels.hash import at_step, fold, seed32
+from kellet.kernels.hash import seed32
 from kellet.kernels.table import LARGEST_SCALE, SMALLEST_SCALE
 
 __all__ = [
     "Int8Rows",
-    "bind_int8",
+    "RowsPart",
     "block_layout",
     "dequantise",
-    "prox_step_int8",
+    "parts_of",
     "quantise",
     "row_layout",
-    "scaffold_step_int8",
-    "sgd_step_int8",
 ]
 
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
 I64 = NDArray[np.int64]
 
-# The step's own name, and what stands beside the gradient.
-OPERANDS = {
-    "sgd_step_int8": ("int8_sgd_step", ("y", "g")),
-    "prox_step_int8": ("int8_prox_step", ("y", "g", "x")),
-    "scaffold_step_int8": ("int8_scaffold_step", ("y", "g", "d")),
-}
 _MAX_SIZE = 1 << 32  # an index of the hash has 32 bits
 
 
@@ -165,112 +155,6 @@ def dequantise(rows: Int8Rows, out: F32 | None = None) -> F32:
     segments = rows.layout.size // 2
     active().bind("dequantise", (out, rows.values, rows.scales, rows.layout))(segments)
     return out
-
-
-def sgd_step_int8(y: Int8Rows, g: F32, lr: float, *, seed: int, step: int) -> int:
-    """In place, ``y -= lr*g`` on int8 rows, rounded stochastically.
-
-    A row whose largest magnitude then lies within [57, 127] units keeps its
-    scale, and its weights without a gradient come out as they were. Another row gets the scale that
-    makes its largest magnitude 117.6, within [2**-40, 2**80]. Updates are
-    resolved to 2**-15 of a unit. A row whose update is not finite, or too large
-    for a scale, is left as it was: the result is how many were.
-    """
-    return bind_int8("sgd_step_int8", y, g, seed=seed)(lr, step)
-
-
-def prox_step_int8(
-    y: Int8Rows, g: F32, x: Int8Rows, lr: float, mu: float, *, seed: int, step: int
-) -> int:
-    """In place, ``y -= lr*(g + mu*(y - x))`` on int8 rows; else as ``sgd_step_int8``.
-
-    ``x`` is a copy of y from the round's start. ``mu = 0`` is ``sgd_step_int8``, bit for bit.
-    """
-    return bind_int8("prox_step_int8", y, g, x, seed=seed)(lr, mu, step)
-
-
-def scaffold_step_int8(y: Int8Rows, g: F32, d: Int8Rows, lr: float, *, seed: int, step: int) -> int:
-    """In place, ``y -= lr*(g + d)`` on int8 rows; else as ``sgd_step_int8``.
-
-    ``d`` is the round's shift c - c_i in rows of the same layout. Its own error,
-    known to the device, is taken out of delta_y at the end of the round.
-    """
-    return bind_int8("scaffold_step_int8", y, g, d, seed=seed)(lr, step)
-
-
-def bind_int8(name: str, y: Int8Rows, g: F32, *others: Int8Rows, seed: int) -> Callable[..., int]:
-    """Check once and return ``step(lr, step)``, with mu ``step(lr, mu, step)``. See ``bind``."""
-    kernel, operands = OPERANDS[name]
-    if len(others) != len(operands) - 2:
-        raise TypeError(f"{name} takes {', '.join(operands)}, not {len(others) + 2} operands")
-    held = dict(zip(operands, (y, g, *others), strict=True))
-    read: dict[str, np.ndarray[Any, Any]] = {}
-    for operand, rows in held.items():
-        if operand == "g":
-            continue
-        if not isinstance(rows, Int8Rows):
-            raise TypeError(f"{operand} must be Int8Rows, not {type(rows).__name__}")
-        if not np.array_equal(rows.layout, y.layout):
-            raise ValueError(f"{operand} must have y's layout")
-        rows.check_scales(f"{operand}.scales")
-        if operand != "y":
-            read |= {f"{operand}.values": rows.values, f"{operand}.scales": rows.scales}
-    _checks.array("y.values", y.values, np.int8, written=True)
-    _checks.array("y.scales", y.scales, np.float32, written=True)
-    _checks.array("g", g, np.float32)
-    _checks.same_length(y=y.values, g=g)
-    _checks.apart({"y.values": y.values, "y.scales": y.scales}, {"g": g, **read})
-    folded = fold(seed)
-
-    run = _in_pieces(kernel, y, g, others)
-    if "x" not in held:
-
-        def walk(lr: float, step: int) -> int:
-            return run(_checks.rate("lr", lr), at_step(folded, step))
-
-        return walk
-
-    plain = _in_pieces("int8_sgd_step", y, g, ())
-
-    def proximal(lr: float, mu: float, step: int) -> int:
-        lr, mu = _checks.rate("lr", lr), _checks.rate("mu", mu)
-        if np.float32(mu) == 0:
-            return plain(lr, at_step(folded, step))
-        return run(lr, mu, at_step(folded, step))
-
-    return proximal
-
-
-def _in_pieces(
-    kernel: str, y: Int8Rows, g: F32, others: tuple[Int8Rows, ...]
-) -> Callable[..., int]:
-    """Bind a step, cut between rows where several threads may take it."""
-    computes = active()
-
-    def piece(part: RowsPart) -> Callable[..., Any]:
-        own = y.values[part.elements], y.scales[part.rows]
-        kept = np.empty(int(part.layout[1::2].max(initial=0)), np.int8)
-        beside = [
-            array
-            for other in others
-            for array in (other.values[part.elements], other.scales[part.rows])
-        ]
-        run = computes.bind(kernel, (*own, kept, g[part.elements], *beside, part.layout))
-        first, segments = part.elements.start, part.layout.size // 2
-        return lambda *scalars: int(run(*scalars, first, segments))
-
-    whole = piece(RowsPart(slice(0, y.scales.size), slice(0, y.size), y.layout.copy()))
-    if y.size < _threads.SHORTEST:
-        return whole
-    stepped = _threads.in_pieces(
-        whole, lambda count: [piece(part) for part in parts_of(y.layout, count)]
-    )
-
-    def run(*scalars: float) -> int:
-        left = stepped(*scalars)
-        return left if isinstance(left, int) else sum(left)
-
-    return run
 
 
 class RowsPart(NamedTuple):

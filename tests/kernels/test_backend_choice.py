@@ -115,8 +115,8 @@ def test_the_sources_are_what_the_compiler_loads() -> None:
 import sys, kellet.kernels.compile
 print(*sorted(m.split(".")[-1] + ".py" for m in sys.modules if m.startswith("kellet.kernels.")))
 """
-    serving = {"_backend.py", "_checks.py", "_threads.py"}
-    serving |= {"exact.py", "local.py", "rows.py", "sparse.py"}
+    serving = {"_backend.py", "_checks.py", "_options.py", "_threads.py"}
+    serving |= {"exact.py", "local.py", "local_rows.py", "rows.py", "sparse.py"}
     serving |= {"reference.py", "reference_rows.py", "reference_steps.py"}
     inspecting = {"_library.py", "_symbols.py", "header.py"}
     loaded = set(python(code)[0].split())

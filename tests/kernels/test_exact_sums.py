@@ -188,13 +188,32 @@ def test_delta_c_by_hand(delta_y: float, c: float, wanted: float) -> None:
 floats32 = st.floats(-1000, 1000, width=32)
 
 
-@given(st.lists(st.tuples(floats32, floats32), max_size=20), st.floats(0.1, 1e6))
+@given(
+    st.lists(st.tuples(floats32, floats32), max_size=20),
+    st.floats(0.1, 1e6),
+    st.floats(0, 1, exclude_min=True),
+)
 def test_delta_c_is_the_float64_line_on_the_grid(
-    rows: list[tuple[float, float]], rate_sum: float
+    rows: list[tuple[float, float]], rate_sum: float, damping: float
 ) -> None:
     c_a, delta_y = (f32(*(row[k] for row in rows)) for k in (0, 1))
     wanted = [round(Fraction(-c - d / rate_sum) * ONE) for c, d in rows]
     assert kernels.derived_delta_c(c_a, delta_y, rate_sum).tolist() == wanted
+    assert kernels.derived_delta_c(c_a, delta_y, rate_sum, 1.0).tolist() == wanted
+    damped = [round(Fraction(damping * (-c - d / rate_sum)) * ONE) for c, d in rows]
+    assert kernels.derived_delta_c(c_a, delta_y, rate_sum, damping).tolist() == damped
+
+
+def test_damping_by_hand() -> None:
+    # A tenth, as planned for int8, of -2 + 1.2/.2.
+    q = kernels.derived_delta_c(f32(2), f32(-1.2), 0.2, damping=0.1)
+    assert kernels.from_grid(q)[0] == pytest.approx(0.4, abs=1e-6)
+
+
+@pytest.mark.parametrize("bad", [0.0, -0.1, 1.0000001, float("nan"), float("inf")])
+def test_damping_lies_above_0_and_not_above_1(bad: float) -> None:
+    with pytest.raises(ValueError, match="damping"):
+        kernels.derived_delta_c(f32(1), f32(1), 1.0, bad)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])

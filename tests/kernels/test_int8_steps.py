@@ -226,6 +226,98 @@ def test_weights_stay_within_a_unit_of_the_exact_step(n: int, seed: int) -> None
     assert (np.abs(kernels.dequantise(y) - exact) <= unit * 1.001).all()
 
 
+# Weight decay and clipping
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "moved"),
+    [
+        ("sgd_step_int8", (), (3 + 25, -6 + 10)),
+        # y - x is 10 and 0; half of it joins.
+        ("prox_step_int8", (([80, 40], 0.5),), (3 + 25 + 5, -6 + 10)),
+        ("scaffold_step_int8", (([4, -1], 2.0),), (3 + 25 + 8, -6 + 10 - 2)),
+    ],
+)
+def test_decay_and_clipping_come_before_the_correction(
+    name: Any, others: tuple[Any, ...], moved: tuple[int, int]
+) -> None:
+    # y is 50 and 20, of which decay makes 25 and 10; g of norm 7.5*sqrt(5) is halved by clipping.
+    y, g = rows([100, 40], 0.5), f32(6, -12)
+    clip = kernels.norm(g) / 2
+    step = kernels.bind(name, y, g, *(rows(*other) for other in others), seed=1,
+                        weight_decay=0.5, clip=clip)  # fmt: skip
+    assert step(*((0.5, 0.5) if "prox" in name else (0.5,)), 0) == 0
+    assert y.scales == 0.5
+    assert y.values.tolist() == [100 - moved[0], 40 - moved[1]]
+    assert g.tolist() == [6, -12]
+
+
+@pytest.mark.parametrize("name", ["sgd_step_int8", "prox_step_int8", "scaffold_step_int8"])
+def test_without_decay_and_clipping_the_plain_step_runs(name: Any) -> None:
+    rng = np.random.default_rng(8)
+    layout = kernels.block_layout(500)
+    v, o, g = (rng.standard_normal(500).astype(np.float32) for _ in range(3))
+    others = () if name == "sgd_step_int8" else (kernels.quantise(o, layout),)
+    rates = (0.01, 0.5) if "prox" in name else (0.01,)
+    outcomes = []
+    for options in ({}, {"weight_decay": 1e-60}, {"clip": kernels.norm(g)}):
+        y = kernels.quantise(v, layout)
+        kernels.bind(name, y, g, *others, seed=4, **options)(*rates, 2)
+        outcomes.append(y.values.tobytes() + y.scales.tobytes())
+    assert len(set(outcomes)) == 1
+
+
+# Float32 weights, and the shift in rows
+
+
+def test_the_shift_in_rows_by_hand() -> None:
+    y = f32(8, 1, 0, -4)
+    kernels.scaffold_step_shift_rows(
+        y, f32(1, 2, 3, 4), rows([2, -1, 4, 0], [0.5, 2.0], [2, 2]), 0.5
+    )
+    assert y.tolist() == [8 - 1, 1 - 0.75, -5.5, -6]
+    y = f32(8, 8)  # a gradient of norm 5 is halved; a quarter of y joins it
+    d = rows([-2, 3], 0.5)
+    kernels.scaffold_step_shift_rows(y, f32(3, 4), d, 0.5, weight_decay=0.25, clip=2.5)
+    assert y.tolist() == [8 - 0.5 * (3.5 - 1), 8 - 0.5 * (4 + 1.5)]
+
+
+@settings(deadline=None)
+@given(n=st.integers(0, 300), seed=st.integers(0, 2**32))
+def test_the_shift_in_rows_is_what_it_decodes_to(n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    y, g, d = (rng.standard_normal(n).astype(np.float32) for _ in range(3))
+    coded = kernels.quantise(d, random_layout(n, rng))
+    for options in ({}, {"weight_decay": 0.1, "clip": 0.5}):
+        own = y.copy()
+        kernels.scaffold_step_shift(own, g, kernels.dequantise(coded), 0.1, **options)
+        kernels.bind("scaffold_step_shift_rows", y, g, coded, **options)(0.1)
+        assert y.tobytes() == own.tobytes()
+
+
+def test_what_the_step_with_a_shift_in_rows_refuses() -> None:
+    y, g, d = f32(1, 2, 3, 4), f32(1, 2, 3, 4), rows([1, 2, 3, 4], 0.5)
+    with pytest.raises(TypeError, match="d must be Int8Rows"):
+        kernels.scaffold_step_shift_rows(y, g, g, 0.1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="y must be a NumPy array"):
+        kernels.scaffold_step_shift_rows(d, g, d, 0.1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="one length"):
+        kernels.scaffold_step_shift_rows(y, g, rows([1, 2], 0.5), 0.1)
+    with pytest.raises(ValueError, match="overlap"):
+        kernels.scaffold_step_shift_rows(y, y, d, 0.1)
+    with pytest.raises(TypeError, match="takes no seed"):
+        kernels.bind("scaffold_step_shift_rows", y, g, d, seed=1)
+    with pytest.raises(TypeError, match="no beta"):
+        kernels.bind("scaffold_step_shift_rows", y, g, d, beta=0.5)
+    for lr in (-0.1, float("nan")):
+        with pytest.raises(ValueError, match="lr"):
+            kernels.scaffold_step_shift_rows(y, g, d, lr)
+    d.scales[0] = np.nan
+    with pytest.raises(ValueError, match=r"d\.scales\[0\]"):
+        kernels.scaffold_step_shift_rows(y, g, d, 0.1)
+    assert y.tolist() == [1, 2, 3, 4]
+
+
 # What is refused
 
 
@@ -312,5 +404,12 @@ def test_bind_says_what_a_step_takes() -> None:
         kernels.bind("sgd_step_int8", y, g)
     with pytest.raises(TypeError, match="y, g, x"):
         kernels.bind("prox_step_int8", y, g, seed=1)
-    with pytest.raises(ValueError, match="weight_decay"):
-        kernels.bind("prox_step_int8", y, g, x, seed=1, weight_decay=0.1)
+    with pytest.raises(TypeError, match="no beta: a momentum buffer"):
+        kernels.bind("prox_step_int8", y, g, x, seed=1, beta=0.9)
+    for bad in (float("nan"), float("inf"), -0.1):
+        with pytest.raises(ValueError, match="weight_decay"):
+            kernels.bind("prox_step_int8", y, g, x, seed=1, weight_decay=bad)
+        with pytest.raises(ValueError, match="clip"):
+            kernels.bind("prox_step_int8", y, g, x, seed=1, clip=bad)
+    with pytest.raises(ValueError, match="clip must be positive"):
+        kernels.bind("sgd_step_int8", y, g, seed=1, clip=0)

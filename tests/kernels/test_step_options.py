@@ -79,6 +79,15 @@ def test_clip_norm_by_hand() -> None:
     assert kernels.clip_norm(f32(), 1) == 0
 
 
+def test_a_gradient_in_parts_is_clipped_as_one() -> None:
+    parts = f32(2, 0), f32(), f32(4, -4)
+    assert kernels.clip_norm(parts, 3) == 6
+    assert [part.tolist() for part in parts] == [[1, 0], [], [2, -2]]
+    with pytest.raises(TypeError):
+        kernels.clip_norm((parts[0], np.ones(2)), 0.1)
+    assert parts[0].tolist() == [1, 0]
+
+
 def test_clipping_comes_before_the_correction() -> None:
     y, g = f32(0, 0), f32(3, 4)
     kernels.scaffold_step_shift(y, g, f32(100, -100), 1.0, clip=2.5)

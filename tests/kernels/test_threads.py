@@ -65,9 +65,11 @@ def test_int8_steps() -> None:
     g[[3, 500_000]] = np.inf
 
     def compute() -> bytes:
-        y = start.copy()
+        y, z = start.copy(), normal(8)
         assert kernels.scaffold_step_int8(y, g, d, 0.1, seed=9, step=4) == 2
-        return y.values.tobytes() + y.scales.tobytes()
+        kernels.sgd_step_int8(y, z, 0.1, seed=9, step=5, weight_decay=0.01, clip=3.0)
+        kernels.scaffold_step_shift_rows(z, g, d, 0.1)
+        return y.values.tobytes() + y.scales.tobytes() + z.tobytes()
 
     assert len(set(each_count(compute))) == 1
 

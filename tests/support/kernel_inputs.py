@@ -119,11 +119,12 @@ def _make_int8_rows(
         usual = (10.0 ** rng.uniform(-6, 1, scales.size)).astype(scales.dtype)
         if name.endswith("scales"):
             scales[:] = np.where(finite or rng.random(scales.size) < 0.7, usual, scales)
-    if "lr" in scalars:
+    if "lr" in scalars and "scales" in named:
         layout, g = named["layout"], named["g"]
         row = np.repeat(named["scales"], np.repeat(layout[1::2], layout[::2]))
         with np.errstate(all="ignore"):
-            size = row / np.float32(scalars["lr"]) * 10.0 ** rng.uniform(-3, 2)
+            size = row / np.float32(scalars["lr"] * scalars.get("clip", 1.0))
+            size *= 10.0 ** rng.uniform(-3, 2)
             near = (rng.standard_normal(g.size) * size).astype(np.float32)
         g[:] = np.where(finite or rng.random(g.size) < 0.99, near, g)
 
