@@ -151,8 +151,8 @@ def _choice(why: str, *choices: str) -> Key:
 
 
 _SCHEMES: Final = ("f32", "w8.row", "w8.block64", "w8.row+a8")
-_IDENTITY: Final = ("name", "arch", "triple", "cpu", "memory_mb")
-_ALWAYS: Final = _IDENTITY
+_IDENTITY: Final = ("name", "arch", "triple", "cpu")
+_ALWAYS: Final = (*_IDENTITY, "memory_mb")
 _KEYS: Final[dict[str, Key]] = {
     "name": Key(
         str,
@@ -270,7 +270,7 @@ def check_keys(
         if removed and name in removed:
             instead, why = removed[name]
             repair = f"write {instead}" if instead else "leave it out"
-            raise WrongKey(where, prefix + name, "is gone", why=why, repair=repair)
+            raise WrongKey(where, prefix + name, "is no key here", why=why, repair=repair)
         if name not in keys:
             close = difflib.get_close_matches(name, keys, 1)
             repair = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(keys)}"

@@ -187,12 +187,12 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         ),
         (
             {"quantization": "int8"},
-            "quantization is gone: schemes says which quantized variants a device takes, "
+            "quantization is no key here: schemes says which quantized variants a device takes, "
             "as a list - write schemes",
         ),
         (
             {"ram_mb": 512},
-            "ram_mb is gone: it is called memory_mb; what training may take of it is "
+            "ram_mb is no key here: it is called memory_mb; what training may take of it is "
             "memory_budget_mb - write memory_mb",
         ),
         (
@@ -201,7 +201,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         ),
         (
             {"participation": {"wifi_only": True}},
-            "participation.wifi_only is gone: it is called unmetered; a mobile link shared "
+            "participation.wifi_only is no key here: it is called unmetered; a mobile link shared "
             "over Wi-Fi looks like Wi-Fi - write unmetered",
         ),
         (
