@@ -80,7 +80,8 @@ def test_paths_are_from_the_file(tmp_path: Path) -> None:
         ),
         (
             "max_celsius = 70",
-            "max_celsius is no key here: it is a condition for training - write it below [participation]",
+            "max_celsius is no key here: it is a condition for training - "
+            "write it below [participation]",
         ),
         (
             "local_lr = 0.1",
