@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -88,7 +89,15 @@ class Fleet:
             },
         )
 
-    def device(self, name: str, *, broker: str = "", state: str = "", **spec: Any) -> Child:
+    def device(
+        self,
+        name: str,
+        *,
+        broker: str = "",
+        state: str = "",
+        python: Sequence[str] = (sys.executable,),
+        **spec: Any,
+    ) -> Child:
         """Start a device; further keys are those of ``run_device`` and ``serve``."""
         return self._start(
             "support.run_device",
@@ -100,15 +109,16 @@ class Fleet:
                 "data": str(self.folder / f"{name}.npz"),
                 **spec,
             },
+            python=python,
         )
 
     def devices(self) -> dict[str, Child]:
         """Start every device."""
         return {name: self.device(name) for name in self.clients}
 
-    def _start(self, module: str, name: str, spec: dict[str, Any]) -> Child:
+    def _start(self, module: str, name: str, spec: dict[str, Any], **options: Any) -> Child:
         spec["options"] = {"separate_bulk": self.broker.separate_bulk, **spec.get("options", {})}
-        child = Child(module, spec, self.folder / f"{name}.log")
+        child = Child(module, spec, self.folder / f"{name}.log", **options)
         self._children.append(child)
         return child
 

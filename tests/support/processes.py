@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,24 @@ class Child:
     """A process that runs ``python -m MODULE JSON``, and all that it has reported.
 
     ``log``: where its stderr goes. ``reports.log`` beside it has the reports of all, with times.
+    ``python``: the command of another Python than this one.
     """
 
-    def __init__(self, module: str, spec: Mapping[str, Any], log: Path) -> None:
+    def __init__(
+        self,
+        module: str,
+        spec: Mapping[str, Any],
+        log: Path,
+        *,
+        python: Sequence[str] = (sys.executable,),
+    ) -> None:
         self.log = log
         self._reports: list[Reported] = []
         self._ended = False
         self._news = threading.Condition()
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, json.dumps(spec)],
+                [*python, "-P", "-m", module, json.dumps(spec)],
                 env={**os.environ, "PYTHONPATH": str(_TESTS)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

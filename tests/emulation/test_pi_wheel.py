@@ -1,0 +1,64 @@
+"""The wheel of ``pi_4b`` on an emulated Raspberry Pi 4: it imports, computes, gives the command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from emulation.pi import Pi
+from support.foreign import Program, calls
+from support.processes import wait_until
+
+from kellet.kernels.table import KERNELS
+
+pytestmark = pytest.mark.timeout(300)
+
+# What a device does not install, and who asks for it.
+ABSENT = {"llvmlite", "numba", "onnx", "onnx_ir", "onnxscript", "torch"}
+WORKSTATION = ("kellet.kernels.", "kellet.sdk.authoring", "kellet.sdk.variants")
+
+
+def test_every_module_of_a_device_is_imported_with_compiled_kernels(pi: Pi) -> None:
+    found = json.loads(pi.run("-m", "emulation.imports"))
+    assert found["machine"] == "aarch64"
+    assert found["backend"] == "compiled"
+    assert found["library"] == str(pi.site / "kellet/kernels/lib/kellet_kernels-aarch64.so")
+    assert found["fresh"]  # of these very sources, for Cortex-A72
+    assert found["compilers"] == []
+    assert found["unmet"] == []
+    assert {"kellet.sdk.runner", "kellet.sdk.plan.session", "kellet.sdk.tasks._wisdm"} < {
+        *found["imported"]
+    }
+    assert {*found["missing"].values()} <= ABSENT
+    assert all(module.startswith(WORKSTATION) for module in found["missing"]), found["missing"]
+
+
+def test_the_wheels_library_gives_the_reference_bits(pi: Pi) -> None:
+    names = tuple(KERNELS)
+    program = Program((*pi.python, "-m", "emulation.run_kernels", json.dumps(names)), names)
+    program.check(calls(KERNELS, (0, 1, 3, 8, 17, 33, 65, 1031), range(2)))
+
+
+def test_the_command_checks_a_plan(pi: Pi) -> None:
+    said = json.loads(pi.run(pi.site / "bin/kellet", "plan", "check", "wisdm", "--json"))
+    assert said["good"]
+    assert said["kernels"] == "compiled"
+    errors = [said[f"{what}_error"] for what in ("loss", "gradient", "score")]
+    assert max(errors) < 1e-5
+
+
+def test_no_pi_outlives_what_started_it(pi: Pi, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    code = f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(100)"
+    start = f"import subprocess; subprocess.run({[*pi.python, '-c', code]!r})"
+    parent = subprocess.Popen([sys.executable, "-c", start])
+    try:
+        wait_until(lambda: mark.exists() and mark.read_text() != "")
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not psutil.pid_exists(int(mark.read_text())))
