@@ -1,9 +1,8 @@
 """The device half of each algorithm, as values.
 
-An algorithm is a frozen dataclass: its hyperparameters, how a local step is
-made, and what becomes of the device's control variate. Floats are rounded to
-float32 when the value is made, so that both sides of the link hold the same
-numbers.
+An algorithm is a frozen dataclass: its hyperparameters, and how a local step is
+made, on float32 weights and on int8 ones. Floats are rounded to float32 when
+the value is made, so that both sides of the link hold the same numbers.
 
 >>> Scaffold(local_lr=0.1, local_steps=2).wire()["name"]
 'scaffold'
@@ -15,37 +14,50 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
+from kellet.kernels import Int8Rows, StepName
 from kellet.sdk.errors import UsageError
 
-__all__ = ["ALGORITHMS", "FedAvg", "FedProx", "Scaffold", "Work", "from_wire", "make"]
+__all__ = ["ALGORITHMS", "FedAvg", "FedProx", "Int8Work", "Scaffold", "Work", "from_wire", "make"]
 
 F32 = NDArray[np.float32]
-I64 = NDArray[np.int64]
 Step = Callable[[float], None]
+Int8Step = Callable[[float, int], int]
 _MOST = 2**31 - 1  # of a count: what a message and the step's arithmetic hold
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The arrays of one device's round, over the trained parameters.
+    """The arrays of one device's round, over trained parameters held in float32.
 
-    ``y``, ``g``, ``x``, ``c``: float32 [n_train]; ``c_i``: int64 [n_train] on the grid
-    2^-48. ``x`` is a snapshot taken before the first step; ``c`` and ``c_i`` are None
-    where the algorithm has no controls.
+    ``y``, ``g``, ``x``: float32 [n]. ``x`` is a snapshot taken before the first step;
+    ``d`` the round's shift c - c_i, float32 [n] or int8 rows, None without controls.
     """
 
     y: F32
     g: F32
     x: F32
-    c: F32 | None = None
-    c_i: I64 | None = None
+    d: F32 | Int8Rows | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Work:
+    """The same over trained parameters held as int8 rows, all of one layout.
+
+    ``g`` is float32 [n]; ``seed`` that of the stochastic rounding.
+    """
+
+    y: Int8Rows
+    g: F32
+    x: Int8Rows
+    d: Int8Rows | None
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +71,10 @@ class FedAvg:
     ``batch_size``: samples in a mini-batch, 0 for all of them. A round runs
     ``local_steps`` steps, or ``local_epochs`` passes where that is 0.
     ``server_lr``: eta_g. ``weighting``: by ``samples`` (n_i/n) or ``uniform``.
+
+    ``clip`` first scales a gradient down to that norm (0: never), then ``weight_decay``
+    adds its multiple of y; corrections come after both. ``momentum``: beta of a buffer
+    that is zero at each round's start; only where weights are float32.
     """
 
     name: ClassVar[str] = "fedavg"
@@ -71,6 +87,9 @@ class FedAvg:
     local_steps: int = 0
     server_lr: float = 1.0
     weighting: Literal["samples", "uniform"] = "samples"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float = 0.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -80,6 +99,9 @@ class FedAvg:
         _require(self.local_lr > 0, "local_lr", self.local_lr, "above 0")
         _require(0 < self.lr_decay <= 1, "lr_decay", self.lr_decay, "above 0 and at most 1")
         _require(self.server_lr > 0, "server_lr", self.server_lr, "above 0")
+        _require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
+        _require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
+        _require(self.clip >= 0, "clip", self.clip, "at least 0 (0: no limit)")
         for name, least in (("batch_size", 0), ("local_epochs", 1), ("local_steps", 0)):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
@@ -104,13 +126,65 @@ class FedAvg:
         """K for a device with ``samples`` samples; the short last batch counts as a step."""
         return self.local_steps or self.local_epochs * math.ceil(samples / self.batch(samples))
 
+    def advance(self, rate_sum: float, weight: float, rate: float) -> tuple[float, float]:
+        """A and the momentum's weight after one more step at ``rate``; both begin at 0."""
+        return kernels.advance_rate_sum(rate_sum, weight, rate, self.momentum)
+
     def stepper(self, work: Work) -> Step:
         """The local step, bound to the arrays: called with the rate after each gradient."""
-        return kernels.bind("sgd_step", work.y, work.g)
+        return self._bind("sgd_step", "sgd_momentum_step", work)
 
-    def penalty(self, work: Work) -> float:
-        """What the objective adds to the data's loss at ``work.y``."""
+    def int8_stepper(self, work: Int8Work) -> Int8Step:
+        """The same on int8 rows: called with rate and index; how many rows could not take it.
+
+        ``clip`` is left to the caller, who has the whole gradient. Raises ``UsageError`` where
+        ``int8_refusal`` has a reason.
+        """
+        return self._bind_int8("sgd_step_int8", work)
+
+    @property
+    def int8_refusal(self) -> str:
+        """Why this cannot train with weights or a shift held in int8; empty where it can."""
+        if self.momentum:
+            return f"momentum = {self.momentum:g} wants a float32 buffer, and no int8 step has one"
+        return ""
+
+    def unclipped(self) -> Self:
+        """This without ``clip``, for a caller who clips the gradient himself."""
+        return dataclasses.replace(self, clip=0.0)
+
+    def penalty(self, distance: float) -> float:
+        """What the objective adds to the data's loss at this distance of y from x."""
         return 0.0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether ``penalty`` is ever more than zero."""
+        return False
+
+    def _bind(
+        self, plain: StepName, with_momentum: StepName, work: Work, *more: Any
+    ) -> Callable[..., Any]:
+        """Bind one of two kernels: to y, g and more, or to y, a new momentum buffer, g and more."""
+        options: dict[str, Any] = {"weight_decay": self.weight_decay, "clip": self.clip or None}
+        if not self.momentum:
+            return kernels.bind(plain, work.y, work.g, *more, **options)
+        buffer = kernels.aligned(len(work.y))
+        options["beta"] = self.momentum
+        return kernels.bind(with_momentum, work.y, buffer, work.g, *more, **options)
+
+    def _refuse_int8(self, what: str) -> None:
+        if self.int8_refusal:
+            raise UsageError(
+                f"{self.name} with {what}",
+                why=self.int8_refusal,
+                repair="leave that out, or train in float32",
+            )
+
+    def _bind_int8(self, name: StepName, work: Int8Work, *more: Int8Rows) -> Callable[..., Any]:
+        self._refuse_int8("int8 weights")
+        options = {"weight_decay": self.weight_decay, "seed": work.seed}
+        return kernels.bind(name, work.y, work.g, *more, **options)  # type: ignore[arg-type]
 
     def wire(self) -> dict[str, Any]:
         """Name and hyperparameters, as an announcement carries them."""
@@ -142,17 +216,35 @@ class FedProx(FedAvg):
                 repair="lower local_lr or mu, or set implicit=True",
             )
 
+        if self.implicit and self.momentum:
+            raise UsageError(
+                "the implicit proximal step with momentum",
+                why="it solves for the new point, which a buffer of old gradients moves away",
+                repair="leave out momentum, or implicit",
+            )
+
     def stepper(self, work: Work) -> Step:
-        if self.mu == 0:
+        if not self.penalised:
             return super().stepper(work)
-        step = kernels.bind(
-            "prox_step_implicit" if self.implicit else "prox_step", work.y, work.g, work.x
-        )
-        mu = self.mu
+        plain: StepName = "prox_step_implicit" if self.implicit else "prox_step"
+        step, mu = self._bind(plain, "prox_momentum_step", work, work.x), self.mu
         return lambda lr: step(lr, mu)
 
-    def penalty(self, work: Work) -> float:
-        return 0.5 * self.mu * kernels.distance(work.y, work.x) ** 2 if self.mu else 0.0
+    def int8_stepper(self, work: Int8Work) -> Int8Step:
+        if not self.penalised:
+            return super().int8_stepper(work)
+        step, mu = self._bind_int8("prox_step_int8", work, work.x), self.mu
+        if self.implicit:
+            # (y - lr*g + lr*mu*x)/(1 + lr*mu) is the explicit step at the rate lr/(1 + lr*mu).
+            return lambda lr, k: int(step(lr / (1 + lr * mu), mu, k))
+        return lambda lr, k: int(step(lr, mu, k))
+
+    def penalty(self, distance: float) -> float:
+        return 0.5 * self.mu * distance**2
+
+    @property
+    def penalised(self) -> bool:
+        return self.mu != 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +255,9 @@ class Scaffold(FedAvg):
     Learning", ICML 2020, arXiv 1910.06378, algorithm 1 and equation 4. ``option``
     chooses c_i_new: ``I`` the full local gradient at x, ``II`` c_i - c + (x - y)/A with
     A the sum of the rates of the steps actually run. ``delta_c``: how the change of
-    c_i travels: ``derived`` (no bytes; option II alone) or ``f32``.
+    c_i travels: ``derived`` (no bytes; option II alone), ``f32``, ``q8`` or ``topk``.
+    ``control_damping``: alpha; c_i goes that share of the way to option II's, which
+    keeps the rounding of int8 weights and updates out of it.
     """
 
     name: ClassVar[str] = "scaffold"
@@ -171,7 +265,8 @@ class Scaffold(FedAvg):
 
     weighting: Literal["samples", "uniform"] = "uniform"
     option: Literal["I", "II"] = "II"
-    delta_c: Literal["", "derived", "f32"] = ""
+    delta_c: Literal["", "derived", "f32", "q8", "topk"] = ""
+    control_damping: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,7 +279,12 @@ class Scaffold(FedAvg):
             )
         if not self.delta_c:
             object.__setattr__(self, "delta_c", "derived" if self.option == "II" else "f32")
-        _require(self.delta_c in ("derived", "f32"), "delta_c", self.delta_c, "derived or f32")
+        _require(
+            self.delta_c in ("derived", "f32", "q8", "topk"),
+            "delta_c",
+            self.delta_c,
+            "derived, f32, q8 or topk",
+        )
         if self.option == "I" and self.delta_c == "derived":
             raise UsageError(
                 "a derived delta_c under option I",
@@ -192,33 +292,26 @@ class Scaffold(FedAvg):
                 repair='use delta_c="f32" or option="II"',
             )
 
+        damping = self.control_damping
+        _require(0 < damping <= 1, "control_damping", damping, "above 0 and at most 1")
+        if self.option == "I" and damping != 1:
+            raise UsageError(
+                f"control_damping = {damping:g} under option I",
+                why="it damps what the rounding of delta_y leaves in c_i; option I's c_i is a "
+                "gradient",
+                repair='use option="II", or leave it out',
+            )
+
     def stepper(self, work: Work) -> Step:
-        assert work.c is not None
-        assert work.c_i is not None
-        return kernels.bind(
-            "scaffold_step_shift", work.y, work.g, kernels.control_shift(work.c, work.c_i)
-        )
+        assert work.d is not None
+        if isinstance(work.d, Int8Rows):
+            self._refuse_int8("a shift held as int8 rows")
+            return self._bind("scaffold_step_shift_rows", "scaffold_momentum_step", work, work.d)
+        return self._bind("scaffold_step_shift", "scaffold_momentum_step", work, work.d)
 
-    def control_change(
-        self, work: Work, delta_y: F32, rate_sum: float, full_gradient: NDArray[np.float64] | None
-    ) -> tuple[I64, F32 | None]:
-        """delta_c as it will be counted, int64 [n_train], and as it travels (None: derived).
-
-        ``delta_y``: the decoded uplink over the trained parameters. ``full_gradient``:
-        float64 [n_train], the mean local gradient at x, for option I.
-        """
-        assert work.c is not None
-        assert work.c_i is not None
-        if self.option == "II":
-            exact = kernels.derived_delta_c(work.c, delta_y, rate_sum)
-            if self.delta_c == "derived":
-                return exact, None
-            sent = kernels.from_grid(exact).astype(np.float32)
-        else:
-            assert full_gradient is not None
-            sent = (full_gradient - kernels.from_grid(work.c_i)).astype(np.float32)
-        # c_i follows what the server will decode, not what was computed: both sums stay equal.
-        return kernels.to_grid(sent), sent
+    def int8_stepper(self, work: Int8Work) -> Int8Step:
+        assert work.d is not None
+        return self._bind_int8("scaffold_step_int8", work, work.d)
 
 
 ALGORITHMS: dict[str, type[FedAvg]] = {kind.name: kind for kind in (FedAvg, FedProx, Scaffold)}

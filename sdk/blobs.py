@@ -25,6 +25,13 @@ class BlobCache:
             raise KeyError(sha256.hex())
         return self._held[sha256]
 
+    def take(self, *wanted: bytes) -> list[bytes]:
+        """What ``[]`` gives for each, to be held by the caller alone from now on."""
+        data = [self[sha256] for sha256 in wanted]
+        for sha256 in {*wanted}:
+            del self._held[sha256]
+        return data
+
     def put(self, data: bytes, *, keep: bool = False) -> bytes:
         """Hold ``data``; ``keep`` also writes it to the directory. Its SHA-256."""
         sha256 = hashlib.sha256(data).digest()

@@ -48,13 +48,14 @@ def update_of(
         holdout_samples=holdout.samples if holdout else 0,
         holdout_loss=holdout.loss if holdout else 0.0,
         holdout_accuracy=holdout.accuracy if holdout else None,
-        delta_y="f32",
+        delta_y=outcome.codec,
         delta_c=round_.codecs.delta_c,
+        scheme=outcome.scheme,
     )
-    body = encode_body(header, delta_y=outcome.delta_y, delta_c=outcome.delta_c_sent)
+    body = encode_body(header, delta_y=outcome.delta_y_sent, delta_c=outcome.delta_c_sent)
     c_i_next = None
     if outcome.delta_c is not None:
-        c_i_next = store.control(len(outcome.delta_c)) + outcome.delta_c
+        c_i_next = store.control(len(outcome.delta_c)) + outcome.delta_c[:]
     return _pending(header, body, c_i_next)
 
 

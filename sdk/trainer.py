@@ -5,31 +5,44 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
-from kellet.sdk.algorithms import FedAvg, Scaffold, Work
+from kellet.sdk.algorithms import FedAvg, Scaffold
+from kellet.sdk.controls import Controls, Derived, Parts, Sent, parts
+from kellet.sdk.local import (
+    FloatSession,
+    Int8WeightSession,
+    LocalModel,
+    TrainingFailed,
+    round_seed,
+)
+from kellet.sdk.local_float import FloatLocal
+from kellet.sdk.local_int8 import Int8Local, Int8Stepping, int8_steps
+from kellet.sdk.plan.schemes import FLOAT32
+from kellet.sdk.protocol.vectors import Codec, Shapes
+from kellet.sdk.uplink import Uplink, code
 
-__all__ = ["Data", "Holdout", "Outcome", "Session", "TrainingFailed", "batches", "train"]
+__all__ = [
+    "Data",
+    "Holdout",
+    "Outcome",
+    "TrainingFailed",
+    "batches",
+    "begin",
+    "train",
+    "train_from",
+]
 
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+Bytes = bytes | memoryview
 
-
-class TrainingFailed(Exception):
-    """The round's training gave nothing that may be sent; the text says why."""
-
-
-class Session(Protocol):
-    """What training needs of a plan: ``kellet.sdk.plan.GradientSession``."""
-
-    params: F32
-    grads: F32
-
-    def step(self, x: F32, y: I64) -> float: ...
+GRID_LIMIT = 1 << 62  # 2^14 on the grid 2^-48
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +69,19 @@ class Holdout:
 class Outcome:
     """What a device's round came to.
 
-    ``delta_y`` float32 [n_update]; ``delta_c`` int64 [n_train] on the grid, as it will be
-    counted; ``delta_c_sent`` float32 [n_train] where it travels. ``loss`` is the mean
-    data loss over the steps, ``objective`` adds the proximal term, ``drift`` is
-    ||y - x|| over the trained parameters. ``kept`` float32: what stays on the device,
-    where the plan keeps something there.
+    ``delta_y`` float32 [n_update]: the update as it will be decoded; ``delta_y_sent`` its
+    bytes, in ``codec``. ``delta_c`` int64 [n_train] on the grid, as it will be counted:
+    an array for any slice; ``delta_c_sent`` its bytes where it travels. ``residual`` float32
+    [n_update]: what error feedback keeps. ``loss`` is the mean data loss over the
+    steps, ``objective`` adds the proximal term, ``drift`` is ||y - y_0|| over the trained
+    parameters. ``kept`` float32: what stays on the device, where the plan keeps
+    something there. ``stopped``: why training ended before its last step.
     """
 
     delta_y: F32
-    delta_c: I64 | None
-    delta_c_sent: F32 | None
+    delta_y_sent: Bytes
+    delta_c: Parts[np.int64] | None
+    delta_c_sent: Bytes | None
     steps: int
     rate_sum: float
     samples: int
@@ -73,6 +89,10 @@ class Outcome:
     objective: float
     drift: float
     kept: F32 | None = None
+    residual: F32 | None = None
+    scheme: str = FLOAT32
+    codec: Codec = "f32"
+    stopped: str = ""
 
 
 def batches(
@@ -90,82 +110,200 @@ def batches(
             yield order[start : start + batch]
 
 
-def train(
-    session: Session,
+def begin(
+    session: FloatSession | Int8WeightSession,
     algorithm: FedAvg,
-    data: Data,
-    *,
     x: F32,
-    n_train: int,
-    n_update: int,
-    c: F32 | None = None,
-    c_i: I64 | None = None,
+    *,
+    shapes: Shapes,
+    controls: Controls | None = None,
     seed: int,
     device: str,
     round_: int,
     local: Sequence[slice] = (),
     kept: F32 | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    int8_shift: bool = False,
+    stepping: Int8Stepping = int8_steps,
+) -> LocalModel:
+    """Put the model ``x`` (float32 [n_update] or [n_params]) into the session.
+
+    With an int8 session x is not needed any longer afterwards. ``controls`` where the
+    algorithm has them. ``local``: the parts of the vector that each device keeps to
+    itself (batch statistics), ``kept`` their values after the last round; their delta_y
+    is zero. ``int8_shift``: hold SCAFFOLD's shift as int8 rows, with float32 weights
+    too. ``stepping`` replaces the int8 step in experiments, and is not for devices. Raises
+    ``TrainingFailed`` where a shift is not finite, ``UsageError`` where the algorithm
+    cannot be run on int8.
+    """
+    controls = controls if algorithm.controls else None
+    if controls is not None:
+        lengths = len(controls.c), len(controls.c_i)
+        if lengths != (shapes.n_train, shapes.n_train):
+            raise ValueError(
+                f"c has {lengths[0]} entries, c_i {lengths[1]}: the plan trains {shapes.n_train}"
+            )
+    try:
+        if isinstance(session, Int8WeightSession):
+            return Int8Local(
+                session,
+                algorithm,
+                x,
+                draw=partial(round_seed, seed, device, round_),
+                controls=controls,
+                local=local,
+                kept=kept,
+                stepping=stepping,
+            )
+        return FloatLocal(
+            session,
+            algorithm,
+            x,
+            n_train=shapes.n_train,
+            n_update=shapes.n_update,
+            controls=controls,
+            local=local,
+            kept=kept,
+            shift_rows=shapes.train if int8_shift else None,
+        )
+    except ValueError as error:
+        raise TrainingFailed(f"the correction c - c_i cannot be held: {error}") from None
+
+
+def train(
+    session: FloatSession | Int8WeightSession,
+    algorithm: FedAvg,
+    data: Data,
+    *,
+    x: F32,
+    shapes: Shapes,
+    c: Parts[np.float32] | None = None,
+    c_i: Parts[np.int64] | None = None,
+    seed: int,
+    device: str,
+    round_: int,
+    local: Sequence[slice] = (),
+    kept: F32 | None = None,
+    int8_shift: bool = False,
+    uplink: Uplink | None = None,
+    stop: Callable[[], str] = lambda: "",
     progress: Callable[[int, int], None] = lambda _step, _of: None,
 ) -> Outcome:
-    """Run a device's local steps from the model ``x`` (float32 [n_params]).
+    """Run a device's local steps from the model ``x``: ``begin``, then ``train_from``.
 
-    ``c`` float32 and ``c_i`` int64 [n_train] where the algorithm has controls. ``local``:
-    the parts of the vector that each device keeps to itself (batch statistics), ``kept``
-    their values after the last round; their delta_y is zero. ``stop`` is
-    asked after each step; what was done until then counts (partial work, FedProx's
-    inexact solution). Raises ``TrainingFailed`` where no step was run or the result
-    cannot be sent.
+    ``c`` float32 and ``c_i`` int64 [n_train] where the algorithm has controls.
     """
-    params = session.params
-    _place(params, x, local, kept)
-    controls = isinstance(algorithm, Scaffold)
-    work = Work(
-        y=params[:n_train],
-        g=session.grads[:n_train],
-        x=x[:n_train],
-        c=c if controls else None,
-        c_i=c_i if controls else None,
+    controls = Controls(c, c_i) if c is not None and c_i is not None else None
+    model = begin(
+        session,
+        algorithm,
+        x,
+        shapes=shapes,
+        controls=controls,
+        seed=seed,
+        device=device,
+        round_=round_,
+        local=local,
+        kept=kept,
+        int8_shift=int8_shift,
     )
+    return train_from(
+        model,
+        algorithm,
+        data,
+        shapes=shapes,
+        controls=controls,
+        seed=seed,
+        device=device,
+        round_=round_,
+        uplink=uplink,
+        stop=stop,
+        progress=progress,
+    )
+
+
+def train_from(
+    model: LocalModel,
+    algorithm: FedAvg,
+    data: Data,
+    *,
+    shapes: Shapes,
+    controls: Controls | None,
+    seed: int,
+    device: str,
+    round_: int,
+    uplink: Uplink | None = None,
+    stop: Callable[[], str] = lambda: "",
+    progress: Callable[[int, int], None] = lambda _step, _of: None,
+) -> Outcome:
+    """Run the local steps of a model that ``begin`` made, and code what came of them.
+
+    ``uplink``: how the vectors travel; in float32, and as the algorithm says, without it.
+    ``stop`` is asked after each step for a reason to end; what was done until then counts
+    (partial work, FedProx's inexact solution). Raises ``TrainingFailed`` where no step was
+    run or the result cannot be sent.
+    """
     batch = algorithm.batch(len(data))
     full_gradient = None
     if isinstance(algorithm, Scaffold) and algorithm.option == "I":
-        full_gradient = _full_gradient(session, data, batch, n_train)
-        _place(params, x, local, kept)  # the pass may have moved buffers
-    step = algorithm.stepper(work)
+        full_gradient = _full_gradient(model, data, batch, shapes.n_train)
     planned = algorithm.planned_steps(len(data))
-    rate_sum = loss_sum = penalty_sum = 0.0
+    rate_sum = weight = loss_sum = penalty_sum = 0.0
     steps = 0
+    stopped = ""
     for index in batches(len(data), batch, seed=seed, device=device, round_=round_):
-        loss = session.step(data.x[index], data.y[index])
+        loss = model.gradient(data.x[index], data.y[index])
         if not np.isfinite(loss):
             raise TrainingFailed(f"the loss became {loss} at step {steps}: lower local_lr")
-        penalty_sum += algorithm.penalty(work)
+        if algorithm.penalised:
+            penalty_sum += algorithm.penalty(model.distance())
         rate = algorithm.rate(steps)
-        step(rate)
+        model.step(rate)
         loss_sum += loss
-        rate_sum += rate
+        rate_sum, weight = algorithm.advance(rate_sum, weight, rate)
         steps += 1
         progress(steps, planned)
-        if steps >= planned or stop():
+        if steps >= planned:
             break
-    delta_y = params[:n_update] - x[:n_update]
-    for part in local:
-        delta_y[part] = 0
-    if not np.isfinite(delta_y).all():
-        raise TrainingFailed("the parameters are no longer finite: lower local_lr")
-    delta_c = sent = None
+        stopped = stop()
+        if stopped:
+            break
+    delta_y = model.delta_y(rate_sum)
+    drift = kernels.norm(delta_y[: shapes.n_train])
+    if uplink is None:
+        plain = isinstance(algorithm, Scaffold) and algorithm.delta_c
+        uplink = Uplink(delta_c=plain or "none")
+    draw = partial(round_seed, seed, device, round_)
+    coded = code(
+        uplink.delta_y,
+        delta_y,
+        shapes.update,
+        seed=draw("delta_y"),
+        share=uplink.share,
+        feedback=uplink.feedback,
+        residual=uplink.residual,
+    )
+    del delta_y
+    delta_c: Parts[np.int64] | None = None
+    sent: Bytes | None = None
     if isinstance(algorithm, Scaffold):
-        assert c_i is not None
+        assert controls is not None
+        trained = coded.decoded[: shapes.n_train]
+        change = Derived(controls.c, trained, rate_sum, algorithm.control_damping)
         try:
-            delta_c, sent = algorithm.control_change(
-                work, delta_y[:n_train], rate_sum, full_gradient
+            delta_c, sent = _control_change(
+                change,
+                controls,
+                full_gradient,
+                uplink=uplink,
+                layout=shapes.train,
+                seed=draw("delta_c"),
             )
-            kernels.to_grid(kernels.from_grid(c_i + delta_c))  # c_i itself must stay on the grid
+            _refuse_off_grid(controls, delta_c)
         except ValueError as error:
             raise TrainingFailed(f"the control variate is out of range: {error}") from None
     return Outcome(
-        delta_y=delta_y,
+        delta_y=coded.decoded,
+        delta_y_sent=coded.sent,
         delta_c=delta_c,
         delta_c_sent=sent,
         steps=steps,
@@ -173,28 +311,54 @@ def train(
         samples=len(data),
         loss=loss_sum / steps,
         objective=(loss_sum + penalty_sum) / steps,
-        drift=kernels.norm(delta_y[:n_train]),
-        kept=np.concatenate([params[part] for part in local]) if local else None,
+        drift=drift,
+        kept=model.kept(),
+        residual=coded.residual,
+        scheme=model.scheme,
+        codec=uplink.delta_y,
+        stopped=stopped,
     )
 
 
-def _place(params: F32, x: F32, local: Sequence[slice], kept: F32 | None) -> None:
-    """Start from the model, and from what this device has kept."""
-    params[: len(x)] = x
-    if kept is None:
-        return
-    start = 0
-    for part in local:
-        size = part.stop - part.start
-        params[part] = kept[start : start + size]
-        start += size
+def _control_change(
+    derived: Derived,
+    controls: Controls,
+    full_gradient: F64 | None,
+    *,
+    uplink: Uplink,
+    layout: I64,
+    seed: int,
+) -> tuple[Parts[np.int64], Bytes | None]:
+    """delta_c as it will be counted, and as it travels (None: both sides derive it)."""
+    if uplink.delta_c == "derived":
+        return derived, None
+    assert uplink.delta_c != "none"
+    wanted: F32 = kernels.aligned(len(derived))
+    for part in parts(len(wanted)):
+        if full_gradient is None:
+            wanted[part] = kernels.from_grid(derived[part])
+        else:
+            wanted[part] = full_gradient[part] - kernels.from_grid(controls.c_i[part])
+    coded = code(uplink.delta_c, wanted, layout, seed=seed, share=uplink.share)
+    return Sent(coded.decoded), coded.sent
 
 
-def _full_gradient(session: Session, data: Data, batch: int, n_train: int) -> NDArray[np.float64]:
-    """The mean gradient over all samples at the current parameters, weighted by batch size."""
+def _refuse_off_grid(controls: Controls, delta_c: Parts[np.int64]) -> None:
+    """``ValueError`` where c_i would leave the grid, or its change does."""
+    for part in parts(len(delta_c)):
+        after = controls.c_i[part] + delta_c[part]
+        if np.abs(after).max() >= GRID_LIMIT:
+            raise ValueError("c_i would not lie inside (-2^14, 2^14)")
+
+
+def _full_gradient(model: LocalModel, data: Data, batch: int, n_train: int) -> F64:
+    """The mean gradient over all samples at the start, weighted by batch size."""
     total = np.zeros(n_train)
     for start in range(0, len(data), batch):
-        part = slice(start, start + batch)
-        session.step(data.x[part], data.y[part])
-        total += session.grads[:n_train].astype(np.float64) * len(data.y[part])
-    return total / len(data)
+        some = slice(start, start + batch)
+        model.gradient(data.x[some], data.y[some])
+        for part, gradient in model.gradients():
+            total[part] += gradient.astype(np.float64) * len(data.y[some])
+    model.restore_buffers()  # the pass has moved them
+    total /= len(data)
+    return total

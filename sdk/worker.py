@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.blobs import BlobCache
+from kellet.sdk.controls import Controls
 from kellet.sdk.device import StartTraining, Trained, TrainingStopped
 from kellet.sdk.errors import DataError, KelletError, PlanError
 from kellet.sdk.holdout import split_holdout
 from kellet.sdk.outgoing import Announced
-from kellet.sdk.plan import Evaluator, GradientSession, Plan
+from kellet.sdk.plan import Evaluator, GradientSession, Int8Session, Plan
+from kellet.sdk.plan.schemes import FLOAT32, SCHEMES, check_scheme
+from kellet.sdk.protocol.vectors import Codec, Shapes, decode_vector
 from kellet.sdk.store import Store, unpack_control
-from kellet.sdk.trainer import Data, Holdout, TrainingFailed, train
+from kellet.sdk.trainer import Data, Holdout, TrainingFailed, begin, train_from
+from kellet.sdk.uplink import Uplink
 
-__all__ = ["LoadData", "TrainingBroke", "TrainingWorker"]
+__all__ = ["Abilities", "LoadData", "TrainingBroke", "TrainingWorker"]
 
 LoadData = Callable[[], tuple[object, object]]
 
 # Of the time a round leaves, this share is for training; the rest is for the upload.
 _SHARE = 0.8
+
+# Seconds between two looks at whether this device should go on.
+_LOOK = 1.0
 
 # Seconds that a data function has to return once the device stops.
 _PATIENCE = 2.0
@@ -38,34 +47,83 @@ class TrainingBroke:
         self.error = error
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What a training starts from, as bytes.
+def _fits(_plan: Plan, _algorithm: FedAvg, _scheme: str, _batch: int) -> str:
+    return ""
 
-    ``model`` and ``c``: blobs of the announcement; ``c_i`` and ``kept``: of the store.
+
+@dataclass(frozen=True, kw_only=True)
+class Abilities:
+    """What this device can do, as its profile says.
+
+    ``schemes``: names or families of quantisation schemes. ``shift``: how SCAFFOLD's shift
+    is held where weights are float32. ``codec``: of delta_y, where the fleet accepts it.
+    ``misfit``: why a plan does not fit under (algorithm, scheme, batch size), empty where it
+    does. ``unfit``: why this device should train no longer, asked at most once a second.
+    """
+
+    schemes: Sequence[str] = SCHEMES
+    shift: Literal["f32", "int8"] = "f32"
+    codec: Codec = "f32"
+    threads: int = 1
+    misfit: Callable[[Plan, FedAvg, str, int], str] = _fits
+    unfit: Callable[[], str] = lambda: ""
+
+
+@dataclass
+class _Given:
+    """What a training starts from, as bytes, let go of as soon as it is decoded.
+
+    ``model`` and ``c``: blobs of the announcement; ``c_i``, ``kept`` and ``residual``: of
+    the store.
     """
 
     model: bytes
     c: bytes | None
     c_i: bytes | None
     kept: bytes | None
+    residual: bytes | None
 
 
-@dataclass(frozen=True)
 class _Opened:
-    """A plan, ready to train on this device's data."""
+    """A plan, its data, and the sessions that this device has tried and found good."""
 
-    plan: Plan
-    session: GradientSession
-    data: Data
-    held: Data | None
-    evaluator: Evaluator | None
+    def __init__(self, plan: Plan, data: Data, held: Data | None, threads: int) -> None:
+        self.plan = plan
+        self.shapes = Shapes.of(plan.manifest.tensors)
+        self.data = data
+        self._held = held
+        self._threads = threads
+        self._evaluator: Evaluator | None = None
+        self._scheme = ""
+        self._session: GradientSession | Int8Session | None = None
+        self._faults: dict[str, str] = {}
+
+    def session(self, scheme: str) -> GradientSession | Int8Session | str:
+        """A session that has passed the plan's self-test, or why there is none."""
+        if scheme in self._faults:
+            return self._faults[scheme]
+        if self._session is None or self._scheme != scheme:
+            self._session = None  # one at a time: each holds the parameters
+            try:
+                self.plan.self_test(scheme)
+                self._session = self.plan.session(scheme, threads=self._threads)
+            except PlanError as error:
+                self._faults[scheme] = str(error)
+                return self._faults[scheme]
+            self._scheme = scheme
+        return self._session
 
     def judge(self, model: NDArray[np.float32]) -> Holdout | None:
         """The received model on the device's own hold-out."""
-        if self.held is None or self.evaluator is None:
+        if self._held is None:
             return None
-        metrics = self.evaluator.evaluate(model, self.held.x, self.held.y)
+        if self._evaluator is None:
+            self._evaluator = self.plan.evaluator()
+        if len(model) < self.plan.n_params:
+            whole = self.plan.initial()
+            whole[: len(model)] = model
+            model = whole
+        metrics = self._evaluator.evaluate(model, self._held.x, self._held.y)
         return Holdout(metrics.n, metrics.loss, metrics.accuracy)
 
 
@@ -85,6 +143,7 @@ class TrainingWorker:
         load: LoadData,
         holdout: float,
         answer: Callable[[Trained | TrainingStopped | TrainingBroke], None],
+        abilities: Abilities | None = None,
     ) -> None:
         self._device = device
         self._store = store
@@ -92,6 +151,8 @@ class TrainingWorker:
         self._load = load
         self._holdout = holdout
         self._answer = answer
+        self._abilities = abilities or Abilities()
+        self._schemes = frozenset(map(check_scheme, self._abilities.schemes))
         self._opened: _Opened | None = None
         self._thread: threading.Thread | None = None
         self._wanted: bytes | None = None
@@ -108,13 +169,17 @@ class TrainingWorker:
         announced = effect.announced
         self._wanted = announced.base
         round_ = announced.round
-        # Read here: the store is the driver's, and its thread's alone; and the cache lets go
-        # of a round's blobs as soon as the next is announced.
+        # Read here: the store is the driver's, and its thread's alone. The cache gives the blobs
+        # away: whoever trains lets go of them as early as can be.
+        model, *control = self._cache.take(
+            *(blob.sha256 for blob in (round_.model, round_.control) if blob)
+        )
         given = _Given(
-            model=self._cache[round_.model.sha256],
-            c=self._cache[round_.control.sha256] if round_.control else None,
+            model=model,
+            c=control[0] if control else None,
             c_i=self._store.packed_control(),
             kept=self._store.kept(round_.plan.sha256),
+            residual=self._store.residual(round_.plan.sha256),
         )
         self._thread = threading.Thread(
             target=self._run,
@@ -172,38 +237,93 @@ class TrainingWorker:
                 self._answer(event)
 
     def _train(self, announced: Announced, given: _Given, until: float) -> Trained:
-        round_ = announced.round
+        round_, algorithm = announced.round, announced.algorithm
         opened = self._open(round_.plan.sha256)
-        plan = opened.plan
-        model = np.frombuffer(given.model, "<f4")
-        if len(model) != plan.n_params:
-            raise PlanError("the announced model does not fit the announced plan")
-        c = c_i = None
-        if given.c is not None:
-            c = np.frombuffer(given.c, "<f4")
-            c_i = unpack_control(given.c_i, plan.n_train)
+        plan, shapes = opened.plan, opened.shapes
+        session = self._session(announced, opened)
+        controls = None
+        if given.c is not None and round_.control is not None:
+            c = decode_vector(round_.control.codec, given.c, shapes.train, shapes.n_train)
+            controls = Controls(c, unpack_control(given.c_i, plan.n_train))
+        given.c = given.c_i = None
+        x = decode_vector(round_.model.codec, given.model, shapes.update, shapes.n_update)
+        given.model = b""
+        judged = opened.judge(x)
+        model = begin(
+            session,
+            algorithm,
+            x,
+            shapes=shapes,
+            controls=controls,
+            local=plan.local,
+            kept=_floats(given.kept),
+            int8_shift=self._abilities.shift == "int8",
+            seed=round_.seed,
+            device=self._device,
+            round_=round_.round,
+        )
+        del x
 
         def note(step: int, planned: int) -> None:
             self.progress = (step, planned)
 
-        outcome = train(
-            opened.session,
-            announced.algorithm,
+        outcome = train_from(
+            model,
+            algorithm,
             opened.data,
-            x=model,
-            n_train=plan.n_train,
-            n_update=plan.n_update,
-            c=c,
-            c_i=c_i,
+            shapes=shapes,
+            controls=controls,
+            uplink=Uplink.of(round_.codecs, self._abilities.codec, _floats(given.residual)),
+            stop=self._stop_reason(announced.base, until),
+            progress=note,
             seed=round_.seed,
             device=self._device,
             round_=round_.round,
-            local=plan.local,
-            kept=None if given.kept is None else np.frombuffer(given.kept, "<f4"),
-            stop=lambda: self._wanted != announced.base or time.monotonic() > until,
-            progress=note,
         )
-        return Trained(announced.base, outcome, opened.judge(model))
+        return Trained(announced.base, outcome, judged)
+
+    def _stop_reason(self, base: bytes, until: float) -> Callable[[], str]:
+        """What a training asks after each step: why it should end, or empty."""
+        next_look = 0.0
+
+        def reason() -> str:
+            nonlocal next_look
+            now = time.monotonic()
+            if self._wanted != base:
+                return "it is not wanted any more"
+            if now > until:
+                return "the round's time is up"
+            if now < next_look:
+                return ""
+            next_look = now + _LOOK
+            return self._abilities.unfit()
+
+        return reason
+
+    def _session(self, announced: Announced, opened: _Opened) -> GradientSession | Int8Session:
+        """A session of the first scheme on offer that this device can train in.
+
+        Raises ``TrainingFailed`` that says of each why not.
+        """
+        reasons = []
+        for scheme in announced.round.schemes:
+            found = self._refusal(scheme, announced.algorithm, opened) or opened.session(scheme)
+            if not isinstance(found, str):
+                return found
+            reasons.append(f"{scheme}: {found}")
+        raise TrainingFailed("no scheme on offer can be trained here; " + "; ".join(reasons))
+
+    def _refusal(self, scheme: str, algorithm: FedAvg, opened: _Opened) -> str:
+        """Why this device does not even try a scheme; empty where it does."""
+        if scheme not in self._schemes:
+            return "this device's profile leaves it out"
+        if scheme not in opened.plan.schemes:
+            return "the plan has no such variant"
+        rows = scheme != FLOAT32 or (algorithm.controls and self._abilities.shift == "int8")
+        if rows and algorithm.int8_refusal:
+            return algorithm.int8_refusal
+        batch = algorithm.batch(len(opened.data))
+        return self._abilities.misfit(opened.plan, algorithm, scheme, batch)
 
     def _load_data(self) -> tuple[object, object]:
         self._loading = True
@@ -221,11 +341,14 @@ class TrainingWorker:
 
     def _open(self, plan_id: bytes) -> _Opened:
         if self._opened is None or self._opened.plan.id != plan_id:
+            self._opened = None
             plan = Plan.open(self._cache[plan_id], digest=plan_id)
-            plan.self_test()
             x, y = self._load_data()
             checked = Data(*plan.check_data(x, y))  # type: ignore[arg-type]
             data, held = split_holdout(checked, self._holdout, self._device)
-            evaluator = plan.evaluator() if held else None
-            self._opened = _Opened(plan, plan.session(), data, held, evaluator)
+            self._opened = _Opened(plan, data, held, self._abilities.threads)
         return self._opened
+
+
+def _floats(raw: bytes | None) -> NDArray[np.float32] | None:
+    return None if raw is None else np.frombuffer(raw, "<f4")

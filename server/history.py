@@ -40,7 +40,8 @@ class RoundRecord:
     ``loss`` and ``accuracy`` are of the new model on the test set; ``train_loss`` is the
     data's loss during local steps, ``objective`` adds the proximal term; ``drift`` is
     ||y - x||. The ``holdout`` figures are of the *received* model on the counted devices'
-    own held-out samples, weighted by their number.
+    own held-out samples, weighted by their number. ``schemes`` and ``codecs`` (of delta_y)
+    count the devices by how they trained and sent.
     """
 
     round: int
@@ -61,6 +62,8 @@ class RoundRecord:
     accuracy: float | None = None
     holdout_loss: float | None = None
     holdout_accuracy: float | None = None
+    schemes: dict[str, int] = field(default_factory=dict)
+    codecs: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

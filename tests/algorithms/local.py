@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from kellet import kernels
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.plan import Plan
+from kellet.sdk.protocol.vectors import Shapes
 from kellet.sdk.trainer import Data, Outcome, train
 
 __all__ = ["control", "rows", "run", "skewed"]
@@ -55,8 +56,7 @@ def run(
         algorithm,
         Data(*plan.check_data(*data)),
         x=np.atleast_1d(np.asarray(x, np.float32)),
-        n_train=plan.n_train,
-        n_update=plan.n_update,
+        shapes=Shapes.of(plan.manifest.tensors),
         c=None if c is None else np.atleast_1d(np.asarray(c, np.float32)),
         c_i=None if c_i is None else control(c_i),
         **{"seed": 0, "device": "a", "round_": 1} | options,

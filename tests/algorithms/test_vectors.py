@@ -16,7 +16,7 @@ from algorithms.local import control, rows, run
 from support.toy_plans import linear_loss, quadratic
 
 from kellet import kernels
-from kellet.sdk.algorithms import FedAvg, FedProx, Scaffold, Work
+from kellet.sdk.algorithms import FedAvg, FedProx, Scaffold
 from kellet.server import History, State, algorithms, simulate
 from kellet.server.sums import ExactSum
 
@@ -91,7 +91,7 @@ def test_gradient_habit_weighs_the_short_last_batch_by_its_size() -> None:
     data = rows([4, -2, 1], [5, -1, 2], [4, -3, 1], [6, -2, 0])
     outcome = run(linear_loss(3), option_one, np.zeros(3), data)
     assert outcome.delta_c is not None
-    assert kernels.from_grid(outcome.delta_c).tolist() == pytest.approx([4.75, -2, 1], **CLOSE)
+    assert kernels.from_grid(outcome.delta_c[:]).tolist() == pytest.approx([4.75, -2, 1], **CLOSE)
 
 
 def test_server_control_mean() -> None:
@@ -225,8 +225,8 @@ def test_scaffold_round_on_a_device(client: dict[str, Any], steps: int) -> None:
     assert corrected == pytest.approx(client["corrected"], **DIVIDED)
     # A constant gradient: the control comes to the gradient, after any number of steps.
     assert outcome.delta_c is not None
-    assert kernels.from_grid(outcome.delta_c)[0] == pytest.approx(client["delta_c"], **DIVIDED)
-    c_i_plus = kernels.from_grid(control(client["c_i"]) + outcome.delta_c)[0]
+    assert kernels.from_grid(outcome.delta_c[:])[0] == pytest.approx(client["delta_c"], **DIVIDED)
+    c_i_plus = kernels.from_grid(control(client["c_i"]) + outcome.delta_c[:])[0]
     assert c_i_plus == pytest.approx(client["c_i_plus"], **DIVIDED)
     if steps == v["K"]:
         assert outcome.steps == v["K"]
@@ -332,7 +332,7 @@ def test_fedprox_penalty_gradient_is_that_of_the_reported_objective() -> None:
 
     def penalty(w: float) -> float:
         point, x = np.array([w], np.float32), np.array([v["x"]], np.float32)
-        return algorithm.penalty(Work(y=point, g=point, x=x))
+        return algorithm.penalty(kernels.distance(point, x))
 
     slope = (penalty(9.1 + 0.25) - penalty(9.1 - 0.25)) / 0.5
     assert slope == pytest.approx(wanted, abs=1e-5)
@@ -392,7 +392,7 @@ def test_scaffold_partial_trace() -> None:
             sent = run(quadratic(), algorithm, x, data, c=c, c_i=c_i[f"client-{client}"])
             assert sent.delta_y[0] == pytest.approx(wanted["delta_y"][client], **CLOSE)
             assert sent.delta_c is not None
-            delta_c = kernels.from_grid(sent.delta_c)[0]
+            delta_c = kernels.from_grid(sent.delta_c[:])[0]
             assert delta_c == pytest.approx(wanted["delta_c"][client], **CLOSE)
         after = simulate(
             quadratic(initial=v["x0"]), clients, algorithm, rounds=number, check="event"

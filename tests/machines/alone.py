@@ -40,8 +40,10 @@ BOOT = b"boot-one"
 
 
 def outcome(**changes: Any) -> Outcome:
+    delta_y = np.full(N, -0.5, np.float32)
     fields: dict[str, Any] = {
-        "delta_y": np.full(N, -0.5, np.float32),
+        "delta_y": delta_y,
+        "delta_y_sent": delta_y.tobytes(),
         "delta_c": np.full(N, 2**48, np.int64),
         "delta_c_sent": None,
         "steps": 1,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import DeviceMachine, StartTraining, Trained, TrainingStopped
 from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Tick, Unsubscribe
+from kellet.sdk.protocol.vectors import Shapes
 from kellet.sdk.store import Store
 from kellet.sdk.trainer import Data, TrainingFailed, train
 from kellet.sdk.transport.base import Connected, Disconnected, Received
@@ -279,8 +280,7 @@ class DeviceNode(Node):
                 announced.algorithm,
                 self.data,
                 x=np.frombuffer(self.cache[round_.model.sha256], "<f4"),
-                n_train=plan.n_train,
-                n_update=plan.n_update,
+                shapes=Shapes.of(plan.manifest.tensors),
                 c=np.frombuffer(self.cache[round_.control.sha256], "<f4")
                 if round_.control
                 else None,

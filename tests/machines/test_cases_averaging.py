@@ -14,7 +14,9 @@ from algorithms.local import rows, run, skewed
 from machines.puppet import Lab, Puppet
 from support.toy_plans import linear_loss, softmax_regression
 
-from kellet.sdk.algorithms import FedAvg, FedProx, Scaffold, Work
+from kellet import kernels
+from kellet.sdk.algorithms import FedAvg, FedProx, Scaffold
+from kellet.sdk.protocol.vectors import Shapes
 from kellet.sdk.trainer import Data, train
 from kellet.server import History, State, simulate
 
@@ -42,8 +44,7 @@ def test_case_11_the_snapshot_is_constant_through_the_round() -> None:
         FedProx(mu=1, local_lr=0.1, batch_size=4, local_steps=6),
         Data(*plan.check_data(*skewed({"a": 20})["a"])),
         x=x,
-        n_train=15,
-        n_update=15,
+        shapes=Shapes.of(plan.manifest.tensors),
         seed=0,
         device="a",
         round_=1,
@@ -67,7 +68,7 @@ def test_case_12_the_step_follows_the_gradient_of_the_squared_norm() -> None:
     def penalty(index: int, by: float) -> float:
         y = first.copy()
         y[index] += by
-        return algorithm.penalty(Work(y=y, g=g, x=x))
+        return algorithm.penalty(kernels.distance(y, x))
 
     h = 0.125
     differences = [(penalty(i, h) - penalty(i, -h)) / (2 * h) for i in range(3)]

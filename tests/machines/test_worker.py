@@ -27,11 +27,17 @@ def data() -> tuple[object, object]:
     return np.array([[1.0, 0.0]]), np.zeros(1)
 
 
-def setting(steps: int, load: LoadData = data) -> tuple[TrainingWorker, StartTraining, list[Any]]:
-    cache, answers = BlobCache(), []
+def fetch(cache: BlobCache) -> tuple[bytes, bytes]:
+    """What a device does before each training; the digests of model and control."""
     cache.put(PLAN.raw)
-    model = cache.put(PLAN.initial().tobytes())
-    control = cache.put(np.zeros(1, np.float32).tobytes())
+    return cache.put(PLAN.initial().tobytes()), cache.put(np.zeros(1, np.float32).tobytes())
+
+
+def setting(
+    steps: int, load: LoadData = data, cache: BlobCache | None = None
+) -> tuple[TrainingWorker, StartTraining, list[Any]]:
+    cache, answers = cache or BlobCache(), []
+    model, control = fetch(cache)
     algorithm = Scaffold(local_lr=0.001, local_steps=steps)
     round_ = Round(
         round=1,
@@ -80,9 +86,11 @@ def test_a_training_that_ends_is_answered() -> None:
 
 def test_a_training_that_was_stopped_half_way_is_not_answered() -> None:
     """Or its outcome, from a control that has gone, would stand for the next one's."""
-    worker, effect, answers = setting(steps=10**9)
+    cache = BlobCache()
+    worker, effect, answers = setting(steps=10**9, cache=cache)
     worker.start(effect)
     wait(lambda: worker.progress[0] > 0)
+    fetch(cache)
     worker.start(effect)  # the same announcement, trained for anew after enrolling anew
     assert answers == []
     worker.stop()
@@ -115,9 +123,11 @@ def test_a_data_function_that_takes_long_does_not_hold_up_the_end() -> None:
         done.wait(30)
         return data()
 
-    worker, effect, answers = setting(steps=3, load=slow)
+    cache = BlobCache()
+    worker, effect, answers = setting(steps=3, load=slow, cache=cache)
     worker.start(effect)
     worker.leave()
+    fetch(cache)
     began = time.monotonic()
     worker.start(effect)  # the next round's, which would wait for the first
     worker.stop()

@@ -1,30 +1,23 @@
-"""A whole fleet in one process: the same machines, a memory broker, virtual time.
-
-What runs here is what runs on devices and beside the broker; only the drivers
-differ. The same seed gives the same digest.
-"""
+"""One simulated run: the machines, the broker and the clock."""
 
 from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kellet import kernels
-from kellet.sdk import algorithms as sdk_algorithms
 from kellet.sdk.algorithms import FedAvg
-from kellet.sdk.blobs import BlobCache
-from kellet.sdk.device import DeviceMachine, StartTraining, Trained, TrainingStopped
-from kellet.sdk.errors import DataError, FleetError, UsageError
-from kellet.sdk.plan import Plan
-from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Tick, Unsubscribe
-from kellet.sdk.protocol.topics import Topics, check_id
-from kellet.sdk.store import Store
-from kellet.sdk.trainer import Data, TrainingFailed, train
+from kellet.sdk.errors import FleetError, UsageError
+from kellet.sdk.local_int8 import Int8Stepping, int8_steps
+from kellet.sdk.plan import GradientSession, Int8Session, Plan
+from kellet.sdk.protocol.effects import Publish, Report, Tick
+from kellet.sdk.protocol.topics import Topics
+from kellet.sdk.protocol.vectors import Shapes
 from kellet.sdk.transport.base import TransportEvent
 from kellet.sdk.transport.memory import MemoryBroker, MemoryTransport
 from kellet.server.aggregator import (
@@ -35,7 +28,6 @@ from kellet.server.aggregator import (
     RoundClosed,
 )
 from kellet.server.blobs import Blobs
-from kellet.server.cohort import Sample, Schedule, Selection
 from kellet.server.config import FleetConfig
 from kellet.server.history import (
     History,
@@ -45,59 +37,23 @@ from kellet.server.history import (
     initial_model,
 )
 from kellet.server.ledger import Ledger, Member
+from kellet.server.simulate.client import EPOCH, Client
+from kellet.server.simulate.kinds import Clients, Cohort, Kind, checked, offers, selection_of
 from kellet.server.sums import ExactSum, control_gap
 from kellet.server.uploads import Spool
 
-__all__ = ["History", "RoundRecord", "Simulation", "State", "simulate"]
+__all__ = ["Simulation"]
 
 F32 = NDArray[np.float32]
-F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-Clients = Mapping[str, tuple[ArrayLike, ArrayLike]]
-Cohort = int | Callable[[int, Sequence[str]], Collection[str]] | None
-EPOCH = 1
-
-
-def simulate(
-    plan: Plan | str,
-    clients: Clients,
-    algorithm: FedAvg | str = "scaffold",
-    *,
-    rounds: int = 10,
-    cohort: Cohort = None,
-    seed: int = 0,
-    test: tuple[ArrayLike, ArrayLike] | None = None,
-    initial: State | None = None,
-    check: Literal["round", "event"] = "round",
-    keep_models: bool = False,
-    on_round: Callable[[RoundRecord], None] | None = None,
-) -> History:
-    """Train ``plan`` over ``clients`` with the product's own machines, in this process.
-
-    ``clients`` maps an id to that client's (x, y): float32 [n, *input], int64 [n].
-    ``algorithm`` is a name (with its defaults) or a value of
-    ``kellet.sdk.algorithms``. ``cohort``: how many clients each round asks (by
-    ``seed``), a function of (round, ids) that names them, or None for all.
-    ``check="event"`` holds the invariant after every message, at a price. Raises
-    ``FleetError`` where it breaks, and the errors of bad data.
-    """
-    return Simulation(
-        Plan.open(plan) if isinstance(plan, str) else plan,
-        clients,
-        sdk_algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm,
-        rounds=rounds,
-        cohort=cohort,
-        seed=seed,
-        test=test,
-        initial=initial,
-        check=check,
-        keep_models=keep_models,
-        on_round=on_round,
-    ).run()
 
 
 class Simulation:
-    """The machines, the broker and the clock of one run. ``run`` may be called once."""
+    """The machines, the broker and the clock of one run. ``run`` may be called once.
+
+    ``kinds``: what each client can do; float32 and no codec for one that is left out.
+    ``stepping`` replaces the int8 step of all clients, in experiments.
+    """
 
     def __init__(
         self,
@@ -106,20 +62,28 @@ class Simulation:
         algorithm: FedAvg,
         *,
         rounds: int,
-        cohort: Cohort,
-        seed: int,
-        test: tuple[ArrayLike, ArrayLike] | None,
-        initial: State | None,
-        check: Literal["round", "event"],
-        keep_models: bool,
-        on_round: Callable[[RoundRecord], None] | None,
+        cohort: Cohort = None,
+        seed: int = 0,
+        kinds: Mapping[str, Kind] | None = None,
+        downlink: Literal["f32", "q8"] = "f32",
+        feedback: bool = False,
+        share: float = 0.0,
+        test: tuple[ArrayLike, ArrayLike] | None = None,
+        initial: State | None = None,
+        check: Literal["round", "event"] = "round",
+        keep_models: bool = False,
+        on_round: Callable[[RoundRecord], None] | None = None,
+        stepping: Int8Stepping = int8_steps,
     ) -> None:
         if not clients:
             raise UsageError("a simulation without clients", repair="give at least one")
+        kinds = {name: (kinds or {}).get(name, Kind()) for name in clients}
         self.plan = plan
+        self.shapes = Shapes.of(plan.manifest.tensors)
+        self.stepping = stepping
         self.now = 0.0
         self.broker = MemoryBroker()
-        self.session = plan.session()
+        self._sessions: dict[str, GradientSession | Int8Session] = {}
         self._check = check
         self._keep = keep_models
         self._on_round = on_round
@@ -133,6 +97,9 @@ class Simulation:
         self._blobs = Blobs()
         self._alarms: list[tuple[float, int, str]] = []
         self._aborts: list[str] = []
+        schemes, codecs = offers(kinds.values())
+        for scheme in schemes:
+            self.session(scheme)  # a plan without that variant is refused here
         config = FleetConfig(
             fleet="simulation",
             algorithm=algorithm,
@@ -145,7 +112,12 @@ class Simulation:
             part_size=1 << 20,
             admission=1 << 30,
             seed=seed,
-            selection=_selection(cohort, seed, len(clients)),
+            selection=selection_of(cohort, seed, len(clients)),
+            schemes=schemes,
+            uplink=codecs,
+            downlink=downlink,
+            feedback=feedback,
+            share=share,
         )
         topics = Topics(config.fleet)
         nonces = {d: hashlib.sha256(f"{seed}/{d}".encode()).digest()[:16] for d in clients}
@@ -161,11 +133,12 @@ class Simulation:
             clock=lambda: self.now,
         )
         self.devices = {
-            device: _Client(
+            device: Client(
                 self,
                 topics,
                 device,
-                data=_checked(plan, device, data),
+                kind=kinds[device],
+                data=checked(plan, device, data),
                 nonce=nonces[device],
                 control=controls.get(device),
             )
@@ -212,6 +185,12 @@ class Simulation:
             models=self._models,
             controls=self._controls,
         )
+
+    def session(self, scheme: str) -> GradientSession | Int8Session:
+        """The one session of a scheme, which all clients share."""
+        if scheme not in self._sessions:
+            self._sessions[scheme] = self.plan.session(scheme)
+        return self._sessions[scheme]
 
     # -- the drivers --------------------------------------------------------------
 
@@ -317,111 +296,3 @@ class Simulation:
                 for device, c_i in controls.items()
             )
         )
-
-
-class _Client:
-    """Drives one device's machine."""
-
-    def __init__(
-        self,
-        simulation: Simulation,
-        topics: Topics,
-        device: str,
-        *,
-        data: Data,
-        nonce: bytes,
-        control: I64 | None,
-    ) -> None:
-        self._simulation = simulation
-        self._topics = topics
-        self._device = check_id("client", device)
-        self._data = data
-        self.store = Store(device, nonce=nonce)
-        if control is not None:
-            self.store.adopt(EPOCH, control)
-        self._cache = BlobCache()
-        self._cache.put(simulation.plan.raw)
-        boot = hashlib.sha256(nonce + b"boot").digest()[:8]
-        self.machine = DeviceMachine(topics, self.store, self._cache, boot=boot)
-        self._link: MemoryTransport | None = None
-
-    def connect(self) -> None:
-        self._link = MemoryTransport(
-            self._simulation.broker,
-            self._device,
-            self.take,
-            subscriptions=self._topics.device_filters(self._device),
-        )
-
-    def take(self, event: Any) -> None:
-        """Step the machine and carry out what it asks."""
-        assert self._link is not None
-        for effect in self.machine.step(event, self._simulation.now):
-            match effect:
-                case Publish():
-                    self._link.publish(
-                        effect.topic, effect.payload, retain=effect.retain, bulk=effect.bulk
-                    )
-                case Subscribe():
-                    self._link.subscribe(effect.topic_filter)
-                case Unsubscribe():
-                    self._link.unsubscribe(effect.topic_filter)
-                case StartTraining():
-                    self.take(self._train(effect))
-                case Report(kind="fatal"):
-                    raise FleetError(f"client {self._device}: {effect.data['error']}")
-        self._simulation.alarm(self.machine.wake, self._device)
-
-    def _train(self, effect: StartTraining) -> Trained | TrainingStopped:
-        plan, announced = self._simulation.plan, effect.announced
-        round_ = announced.round
-        control = round_.control
-        kept = self.store.kept(round_.plan.sha256)
-        try:
-            outcome = train(
-                self._simulation.session,
-                announced.algorithm,
-                self._data,
-                x=np.frombuffer(self._cache[round_.model.sha256], "<f4"),
-                n_train=plan.n_train,
-                n_update=plan.n_update,
-                c=np.frombuffer(self._cache[control.sha256], "<f4") if control else None,
-                c_i=self.store.control(plan.n_train) if control else None,
-                seed=round_.seed,
-                device=self._device,
-                round_=round_.round,
-                local=plan.local,
-                kept=None if kept is None else np.frombuffer(kept, "<f4"),
-            )
-        except TrainingFailed as error:
-            return TrainingStopped(announced.base, str(error))
-        return Trained(announced.base, outcome)
-
-    def committed(self) -> I64:
-        """c_i as counted: the stored one, or the pending one if the ledger has counted it."""
-        pending = self.store.pending()
-        if pending is not None and pending.c_i_next is not None:
-            receipt = self._simulation.ledger.receipt(pending.uid)
-            if receipt is not None and receipt.counted:
-                return pending.c_i_next
-        return self.store.control(self._simulation.plan.n_train)
-
-
-def _checked(plan: Plan, device: str, data: tuple[ArrayLike, ArrayLike]) -> Data:
-    try:
-        return Data(*plan.check_data(*data))
-    except DataError as error:
-        what = f"client {device!r}: {error.what}"
-        raise DataError(what, why=error.why, repair=error.repair) from None
-
-
-def _selection(cohort: Cohort, seed: int, clients: int) -> Selection:
-    if cohort is None:
-        return Sample(clients, seed)
-    if callable(cohort):
-        return Schedule(cohort)
-    if not 1 <= cohort <= clients:
-        raise UsageError(
-            f"cohort = {cohort}", why=f"there are {clients} clients", repair=f"use 1 to {clients}"
-        )
-    return Sample(cohort, seed)

@@ -1,0 +1,86 @@
+"""A whole fleet in one process: the same machines, a memory broker, virtual time.
+
+What runs here is what runs on devices and beside the broker; only the drivers
+differ. The same seed gives the same digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from numpy.typing import ArrayLike
+
+from kellet.sdk import algorithms as sdk_algorithms
+from kellet.sdk.algorithms import FedAvg
+from kellet.sdk.plan import Plan
+from kellet.sdk.protocol.vectors import Codec
+from kellet.server.history import History, RoundRecord, State
+from kellet.server.simulate.kinds import Clients, Cohort, Kind, kinds_of
+from kellet.server.simulate.simulation import Simulation
+
+__all__ = [
+    "Clients",
+    "Cohort",
+    "History",
+    "Kind",
+    "RoundRecord",
+    "Simulation",
+    "State",
+    "simulate",
+]
+
+
+def simulate(
+    plan: Plan | str,
+    clients: Clients,
+    algorithm: FedAvg | str = "scaffold",
+    *,
+    rounds: int = 10,
+    cohort: Cohort = None,
+    seed: int = 0,
+    scheme: str | Mapping[str, str] = "f32",
+    shift: Literal["f32", "int8"] = "f32",
+    uplink: Codec | Mapping[str, Codec] = "f32",
+    downlink: Literal["f32", "q8"] = "f32",
+    feedback: bool = False,
+    share: float = 0.0,
+    test: tuple[ArrayLike, ArrayLike] | None = None,
+    initial: State | None = None,
+    check: Literal["round", "event"] = "round",
+    keep_models: bool = False,
+    on_round: Callable[[RoundRecord], None] | None = None,
+) -> History:
+    """Train ``plan`` over ``clients`` with the product's own machines, in this process.
+
+    ``clients`` maps an id to that client's (x, y): float32 [n, *input], int64 [n].
+    ``algorithm`` is a name (with its defaults) or a value of
+    ``kellet.sdk.algorithms``. ``cohort``: how many clients each round asks (by
+    ``seed``), a function of (round, ids) that names them, or None for all.
+
+    ``scheme``: how clients hold the weights they train, one name for all or a name by id
+    (who is left out trains in float32). ``shift``: how SCAFFOLD's shift is held with float32
+    weights. ``uplink``: the codec of delta_y, by id or for all; ``feedback``: what it left
+    out is added to the next update; ``share``: k/n of ``topk``. ``downlink``: the codec of
+    model and control.
+
+    ``check="event"`` holds the invariant after every message, at a price. Raises
+    ``FleetError`` where it breaks, and the errors of bad data and bad options.
+    """
+    return Simulation(
+        Plan.open(plan) if isinstance(plan, str) else plan,
+        clients,
+        sdk_algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm,
+        rounds=rounds,
+        cohort=cohort,
+        seed=seed,
+        kinds=kinds_of(clients, scheme=scheme, shift=shift, uplink=uplink),
+        downlink=downlink,
+        feedback=feedback,
+        share=share,
+        test=test,
+        initial=initial,
+        check=check,
+        keep_models=keep_models,
+        on_round=on_round,
+    ).run()

@@ -1,0 +1,140 @@
+"""The driver of one simulated device."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kellet.sdk.blobs import BlobCache
+from kellet.sdk.controls import Controls
+from kellet.sdk.device import DeviceMachine, StartTraining, Trained, TrainingStopped
+from kellet.sdk.errors import FleetError
+from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Unsubscribe
+from kellet.sdk.protocol.topics import Topics, check_id
+from kellet.sdk.protocol.vectors import decode_vector
+from kellet.sdk.store import Store
+from kellet.sdk.trainer import Data, TrainingFailed, begin, train_from
+from kellet.sdk.transport.memory import MemoryTransport
+from kellet.sdk.uplink import Uplink
+from kellet.server.simulate.kinds import Kind
+
+if TYPE_CHECKING:
+    from kellet.server.simulate.simulation import Simulation
+
+__all__ = ["EPOCH", "Client"]
+
+I64 = NDArray[np.int64]
+EPOCH = 1
+
+
+class Client:
+    """Drives one device's machine."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        topics: Topics,
+        device: str,
+        *,
+        kind: Kind,
+        data: Data,
+        nonce: bytes,
+        control: I64 | None,
+    ) -> None:
+        self._simulation = simulation
+        self._topics = topics
+        self._device = check_id("client", device)
+        self._kind = kind
+        self._data = data
+        self.store = Store(device, nonce=nonce)
+        if control is not None:
+            self.store.adopt(EPOCH, control)
+        self._cache = BlobCache()
+        self._cache.put(simulation.plan.raw)
+        boot = hashlib.sha256(nonce + b"boot").digest()[:8]
+        self.machine = DeviceMachine(topics, self.store, self._cache, boot=boot)
+        self._link: MemoryTransport | None = None
+
+    def connect(self) -> None:
+        self._link = MemoryTransport(
+            self._simulation.broker,
+            self._device,
+            self.take,
+            subscriptions=self._topics.device_filters(self._device),
+        )
+
+    def take(self, event: Any) -> None:
+        """Step the machine and carry out what it asks."""
+        assert self._link is not None
+        for effect in self.machine.step(event, self._simulation.now):
+            match effect:
+                case Publish():
+                    self._link.publish(
+                        effect.topic, effect.payload, retain=effect.retain, bulk=effect.bulk
+                    )
+                case Subscribe():
+                    self._link.subscribe(effect.topic_filter)
+                case Unsubscribe():
+                    self._link.unsubscribe(effect.topic_filter)
+                case StartTraining():
+                    self.take(self._train(effect))
+                case Report(kind="fatal"):
+                    raise FleetError(f"client {self._device}: {effect.data['error']}")
+        self._simulation.alarm(self.machine.wake, self._device)
+
+    def _train(self, effect: StartTraining) -> Trained | TrainingStopped:
+        simulation, announced = self._simulation, effect.announced
+        plan, shapes, round_ = simulation.plan, simulation.shapes, announced.round
+        blobs = self._cache.take(*(blob.sha256 for blob in (round_.model, round_.control) if blob))
+        x = decode_vector(round_.model.codec, blobs[0], shapes.update, shapes.n_update)
+        controls = None
+        if round_.control:
+            c = decode_vector(round_.control.codec, blobs[1], shapes.train, shapes.n_train)
+            controls = Controls(c, self.store.control(shapes.n_train))
+        kept = self.store.kept(round_.plan.sha256)
+        residual = self.store.residual(round_.plan.sha256)
+        try:
+            model = begin(
+                simulation.session(self._kind.scheme),
+                announced.algorithm,
+                x,
+                shapes=shapes,
+                controls=controls,
+                seed=round_.seed,
+                device=self._device,
+                round_=round_.round,
+                local=plan.local,
+                kept=_floats(kept),
+                int8_shift=self._kind.shift == "int8",
+                stepping=simulation.stepping,
+            )
+            outcome = train_from(
+                model,
+                announced.algorithm,
+                self._data,
+                shapes=shapes,
+                controls=controls,
+                seed=round_.seed,
+                device=self._device,
+                round_=round_.round,
+                uplink=Uplink.of(round_.codecs, self._kind.codec, _floats(residual)),
+            )
+        except TrainingFailed as error:
+            return TrainingStopped(announced.base, str(error))
+        return Trained(announced.base, outcome)
+
+    def committed(self) -> I64:
+        """c_i as counted: the stored one, or the pending one if the ledger has counted it."""
+        pending = self.store.pending()
+        if pending is not None and pending.c_i_next is not None:
+            receipt = self._simulation.ledger.receipt(pending.uid)
+            if receipt is not None and receipt.counted:
+                return pending.c_i_next
+        return self.store.control(self._simulation.plan.n_train)
+
+
+def _floats(raw: bytes | None) -> NDArray[np.float32] | None:
+    return None if raw is None else np.frombuffer(raw, "<f4")

@@ -1,0 +1,94 @@
+"""What a simulation's clients can do, and which of them a round asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import ArrayLike
+
+from kellet.sdk.errors import DataError, UsageError
+from kellet.sdk.plan import Plan
+from kellet.sdk.plan.schemes import FLOAT32, SCHEMES, check_scheme
+from kellet.sdk.protocol.vectors import CODECS, Codec
+from kellet.sdk.trainer import Data
+from kellet.server.cohort import Sample, Schedule, Selection
+
+__all__ = ["Clients", "Cohort", "Kind", "checked", "kinds_of", "offers", "selection_of"]
+
+Clients = Mapping[str, tuple[ArrayLike, ArrayLike]]
+Cohort = int | Callable[[int, Sequence[str]], Collection[str]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What one client does: as a device's profile would say it."""
+
+    scheme: str = FLOAT32
+    codec: Codec = "f32"
+    shift: Literal["f32", "int8"] = "f32"
+
+
+def kinds_of(
+    clients: Iterable[str],
+    *,
+    scheme: str | Mapping[str, str] = FLOAT32,
+    shift: Literal["f32", "int8"] = "f32",
+    uplink: Codec | Mapping[str, Codec] = "f32",
+) -> dict[str, Kind]:
+    """Each client's kind. ``UsageError`` for an unknown client, scheme or codec."""
+    known = list(clients)
+    schemes = _each(known, "scheme", scheme, FLOAT32)
+    codecs = _each(known, "uplink", uplink, "f32")
+    for codec in codecs.values():
+        if codec not in CODECS:
+            raise UsageError(f"uplink = {codec!r}", repair=f"choose one of {', '.join(CODECS)}")
+    if shift not in ("f32", "int8"):
+        raise UsageError(f"shift = {shift!r}", repair="choose f32 or int8")
+    return {name: Kind(check_scheme(schemes[name]), codecs[name], shift) for name in known}
+
+
+def _each(known: list[str], what: str, given: Any, default: str) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(known, given)
+    strangers = sorted(set(given) - set(known))
+    if strangers:
+        raise UsageError(
+            f"{what} of unknown clients: {', '.join(strangers)}",
+            repair="name the clients as their data does",
+        )
+    return {name: given.get(name, default) for name in known}
+
+
+def offers(kinds: Iterable[Kind]) -> tuple[tuple[str, ...], tuple[Codec, ...]]:
+    """The schemes and the codecs of delta_y that a fleet of these announces."""
+    kinds = list(kinds)
+    schemes = {kind.scheme for kind in kinds}
+    codecs = {kind.codec for kind in kinds}
+    return (
+        tuple(name for name in SCHEMES if name in schemes),
+        tuple(name for name in CODECS if name in codecs),
+    )
+
+
+def checked(plan: Plan, device: str, data: tuple[ArrayLike, ArrayLike]) -> Data:
+    """A client's data, held against the plan. ``DataError`` names the client."""
+    try:
+        return Data(*plan.check_data(*data))
+    except DataError as error:
+        what = f"client {device!r}: {error.what}"
+        raise DataError(what, why=error.why, repair=error.repair) from None
+
+
+def selection_of(cohort: Cohort, seed: int, clients: int) -> Selection:
+    """Who is asked in each round."""
+    if cohort is None:
+        return Sample(clients, seed)
+    if callable(cohort):
+        return Schedule(cohort)
+    if not 1 <= cohort <= clients:
+        raise UsageError(
+            f"cohort = {cohort}", why=f"there are {clients} clients", repair=f"use 1 to {clients}"
+        )
+    return Sample(cohort, seed)
