@@ -15,19 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kellet import kernels
-from kellet.sdk.errors import FleetError, ProtocolError, UsageError
+from kellet.sdk.errors import FleetError, ProtocolError
 from kellet.sdk.plan import Plan
 from kellet.sdk.protocol import wire
-from kellet.sdk.protocol.body import body_limit
 from kellet.sdk.protocol.effects import Effect, Publish, Report, Tick
-from kellet.sdk.protocol.limits import MAX_PARTS
 from kellet.sdk.protocol.messages import (
     Abort,
-    Blob,
-    Busy,
+    Decline,
     FromDevice,
-    FromServer,
     Get,
     Hello,
     Idle,
@@ -36,20 +31,18 @@ from kellet.sdk.protocol.messages import (
     Reject,
     Round,
     State,
-    Train,
-    Welcome,
 )
-from kellet.sdk.protocol.parts import part_count
 from kellet.sdk.protocol.topics import Topics
-from kellet.sdk.protocol.vectors import Shapes
 from kellet.sdk.transport.base import Connected, Disconnected, Received, Refused
 from kellet.server import algorithms
+from kellet.server.announcing import Announcer, Standing, vector_bytes
 from kellet.server.blobs import Blobs
 from kellet.server.config import FleetConfig
 from kellet.server.counting import Counting
 from kellet.server.downloads import Downloads
 from kellet.server.ledger import Ledger
 from kellet.server.opened import OpenRound
+from kellet.server.reception import Reception
 from kellet.server.roster import Roster
 from kellet.server.sums import ExactSum
 from kellet.server.uploads import Spool
@@ -105,32 +98,31 @@ class AggregatorMachine:
         blobs: Blobs,
         spool: Spool,
         clock: Callable[[], float],
-        initial: F32 | None = None,
     ) -> None:
-        _check_parts(config.part_size, plan)
         self.config = config
         self.plan = plan
         self.topics = Topics(config.fleet)
         self._ledger = ledger
         self._blobs = blobs
+        self._announcer = Announcer(config, plan, blobs)
         self._roster = Roster(ledger, clock)
+        self._reception = Reception(self.topics, self._roster, config.deadline)
         self._downloads = Downloads(self.topics, blobs.get)
-        self._plan_blob = Blob(blobs.put(plan.raw), len(plan.raw))
         self._traffic = {"up": 0, "down": 0}
         self._round: OpenRound | None = None
         self._last_public: bytes | None = None
         self.finished = False
         self._news: list[AggregatorEffect] = []
-        self._found(initial)
+        self._found()
         self._load(spool)
 
     # -- state ----------------------------------------------------------------
 
-    def _found(self, initial: F32 | None) -> None:
+    def _found(self) -> None:
         """The first entry of a fresh ledger."""
         if self._ledger.fleet() is None:
-            model = self.plan.initial() if initial is None else initial
-            digest = self._blobs.put(_vector_bytes(model))
+            model = self.plan.initial()[: self.plan.n_update]
+            digest = self._blobs.put(vector_bytes(model))
             self._ledger.found(self.plan.id, digest, ExactSum(self.plan.n_train).dump())
 
     def _load(self, spool: Spool) -> None:
@@ -144,10 +136,10 @@ class AggregatorMachine:
                 why="controls and sums of one plan mean nothing to another",
                 repair="use the same plan, or another --state directory",
             )
-        self.model: F32 = kernels.aligned(self.plan.n_params, np.float32)
-        self.model[:] = np.frombuffer(self._blob(self._digest), "<f4")
+        update = np.frombuffer(self._announcer.blob(self._digest), "<f4")
+        self.model: F32 = self.plan.completed(update)
         self._counting = Counting(
-            self.plan,
+            self._announcer.shapes,
             self.topics,
             ledger=self._ledger,
             roster=self._roster,
@@ -157,50 +149,19 @@ class AggregatorMachine:
             control=ExactSum.load(control),
             epoch=epoch,
         )
-        self._note_changes()
+        last = self._ledger.last_announcement()
+        changed = self._announcer.changed_since(last) if last else {}
+        if changed:  # training goes on with other settings than before: allowed, but not unsaid
+            self._news.append(Report("settings_changed", {"changed": changed}))
         row = self._ledger.current_round()
         if row is not None:
             # The same announcement, the same sums: the round ends as if nothing had been.
             message: Round = wire.unpack(row.announcement, Round)
             chosen = row.summary.get("chosen")
-            self._round = self._opened(
+            self._round = self._announcer.open(
                 message, row.announcement, None if chosen is None else frozenset(chosen)
             )
         self._counting.replay(self._round)
-
-    def _note_changes(self) -> None:
-        """Training goes on with other settings than before: allowed, but not unsaid."""
-        raw = self._ledger.last_announcement()
-        if raw is None:
-            return
-        before: Round = wire.unpack(raw, Round)
-        was = before.algorithm | {"seed": before.seed}
-        now = self.config.algorithm.wire() | {"seed": self.config.seed}
-        changed = {
-            name: [was.get(name), now.get(name)]
-            for name in sorted(was.keys() | now.keys())
-            if was.get(name) != now.get(name)
-        }
-        if changed:
-            self._news.append(Report("settings_changed", {"changed": changed}))
-
-    def _blob(self, sha256: bytes) -> bytes:
-        data = self._blobs.get(sha256)
-        if data is None:
-            raise FleetError(
-                f"{sha256.hex()[:12]} is not in the state directory",
-                repair="restore the state directory from a backup",
-            )
-        return data
-
-    def _opened(self, message: Round, raw: bytes, chosen: frozenset[str] | None) -> OpenRound:
-        control = None
-        if message.control is not None:
-            control = kernels.aligned(self.plan.n_train, np.float32)
-            control[:] = np.frombuffer(self._blob(message.control.sha256), "<f4")
-        return OpenRound(
-            message, raw, plan=self.plan, control=control, config=self.config, chosen=chosen
-        )
 
     @property
     def members(self) -> int:
@@ -209,7 +170,7 @@ class AggregatorMachine:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the model's float32 bytes."""
+        """SHA-256 of the model's float32 bytes, without the frozen tensors."""
         return self._digest
 
     @property
@@ -278,14 +239,12 @@ class AggregatorMachine:
     def _connected(self, now: float) -> list[AggregatorEffect]:
         self._last_public = None  # the broker may have forgotten what it retained
         news, self._news = self._news, []
-        return news + self._announce_again(now)
-
-    def _announce_again(self, now: float) -> list[AggregatorEffect]:
         if self._round is None:
-            return self._advance(now)
+            return news + self._advance(now)
         self._round.published(now)
         # A round that had all it needs when this process died closes now.
-        return self._counted([Publish(self.topics.round, self._round.raw, retain=True)], now)
+        said = Publish(self.topics.round, self._round.raw, retain=True)
+        return news + self._counted([said], now)
 
     def _tick(self, room: int, now: float) -> list[AggregatorEffect]:
         effects: list[AggregatorEffect] = []
@@ -310,79 +269,50 @@ class AggregatorMachine:
                     effects = self._counting.part(address.device, event.payload, self._round, now)
                     return self._counted(effects, now)
                 case "state" if event.payload:
-                    return self._hint(address.device, wire.unpack(event.payload, State))
+                    state: State = wire.unpack(event.payload, State)
+                    self._reception.hint(address.device, state, self._round)
         except wire.VersionMismatch as error:
-            return [self._say(address.device, Reject(code="version", reason=str(error)))]
+            reject = Reject(code="version", reason=str(error))
+            return [self._reception.say(address.device, reject)]
         except ProtocolError as error:
             return [Report("refused", {"device": address.device, "error": str(error)})]
-        return []
-
-    def _hint(self, device: str, state: State) -> list[AggregatorEffect]:
-        member = self._roster.member(device)
-        if not state.online and self._round and member and member.boot == state.boot:
-            self._round.cohort.lost(device)
         return []
 
     def _request(self, device: str, message: FromDevice, now: float) -> list[AggregatorEffect]:
         if isinstance(message, Hello):
             return self._hello(device, message, now)
-        if not self._roster.speaks_for(device, message.nonce, message.boot):
-            fenced = self._roster.is_fenced(device, message.boot)
-            return [
-                self._say(
-                    device,
-                    Reject(
-                        code="fenced" if fenced else "unknown",
-                        reason="a newer process uses this id" if fenced else "say hello first",
-                        boot=message.boot,
-                        nonce=message.nonce,
-                    ),
-                )
-            ]
-        self._roster.heard(device)
+        rejected = self._reception.stranger(device, message)
+        if rejected:
+            return [*rejected]
+        opened = self._round
         match message:
             case Join():
-                return self._join(device, message, now)
+                effects = self._reception.join(device, message, opened, now)
+            case Decline():
+                effects = self._reception.decline(device, message, opened)
             case Offer():
-                return self._counted(self._counting.offer(device, message, self._round, now), now)
+                effects = self._counting.offer(device, message, opened, now)
             case Get():
                 # The size that was announced: a device counts its parts by it.
-                announced = self._round.message.part_size if self._round else self.config.part_size
+                announced = opened.message.part_size if opened else self.config.part_size
                 self._downloads.get(device, message.sha256, message.missing, announced, now)
+                return []
             case Abort():
-                if self._round and self._round.number == message.round:
-                    self._round.cohort.lost(device)
-                return [Report("abort", {"device": device, "reason": message.reason})]
-        return []
+                effects = self._reception.abort(device, message, opened)
+        return self._counted(effects, now)
 
     def _hello(self, device: str, message: Hello, now: float) -> list[AggregatorEffect]:
-        greeting = self._roster.hello(device, message, self.epoch)
-        if isinstance(greeting.answer, Welcome):
+        welcome, effects = self._reception.hello(device, message, self.epoch)
+        if welcome:
             self._counting.forget(device, message.pending)
-        effects: list[AggregatorEffect] = [self._say(device, greeting.answer)]
-        effects.append(Report(greeting.news, {"device": device, "why": greeting.detail}))
-        if self._round is None:
-            effects += self._advance(now)
-        return effects
-
-    def _join(self, device: str, message: Join, now: float) -> list[AggregatorEffect]:
-        opened = self._round
-        if not opened or message.base != opened.base:
-            return []  # it will see the retained announcement
-        if opened.cohort.join(device):
-            left = max(0.0, opened.closes - now)
-            return [self._say(device, Train(round=opened.number, base=opened.base, seconds=left))]
-        after = min(1.0, self.config.deadline / 4)
-        if opened.cohort.chosen is not None:
-            after = self.config.deadline  # the round is closed to it
-        return [
-            self._say(device, Busy(after=after, round=opened.number, reason="the cohort is full"))
-        ]
+        return [*effects, *(self._advance(now) if self._round is None else [])]
 
     def _counted(self, effects: list[Effect], now: float) -> list[AggregatorEffect]:
-        """Close the round early if what was just counted was the last that it needs."""
+        """Close the round early if nothing else is worth waiting for after these."""
         opened = self._round
-        full = opened is not None and len(opened.cohort.counted) >= opened.cohort.target
+        full = opened is not None and opened.cohort.complete(
+            opened.message.quorum, self._roster.active()
+        )
         return [*effects, *(self._close(now) if full else [])]
 
     # -- rounds -----------------------------------------------------------------
@@ -390,7 +320,10 @@ class AggregatorMachine:
     def _advance(self, now: float) -> list[AggregatorEffect]:
         """Announce the next round, or say why there is none."""
         silent = self._roster.silent(self.config.member_ttl)
-        if self._controls_are_stale(silent):
+        share = len(silent) / max(1, self._roster.size())
+        if self.config.algorithm.controls and share > self.config.max_silent:
+            # What those added to C biases every step of the others, and nothing but a new epoch
+            # takes it out.
             why = Report("silent", {"devices": silent, "members": self._roster.size()})
             return [why, *self.new_epoch(now)]
         self._roster.forget_silent(self.config.member_ttl)
@@ -401,55 +334,25 @@ class AggregatorMachine:
             return self._idle("waiting")
         number = self._number + 1
         chosen = self.config.selection.choose(number, self._roster.active())
-        message = self._announcement(number, chosen)
-        raw = wire.pack(message)
-        self._ledger.open_round(number, raw, chosen)
-        self._number = number
-        self._round = self._opened(message, raw, chosen)
-        self._round.published(now)
-        self._last_public = raw
-        return [
-            Publish(self.topics.round, raw, retain=True),
-            Report("round_opened", {"round": number, "members": message.members}),
-        ]
-
-    def _controls_are_stale(self, silent: list[str]) -> bool:
-        """Whether too much of C belongs to devices that may never come back.
-
-        What they added biases every step of the others, and nothing but a new epoch takes
-        it out.
-        """
-        share = len(silent) / max(1, self._roster.size())
-        return self.config.algorithm.controls and share > self.config.max_silent
-
-    def _announcement(self, number: int, chosen: frozenset[str] | None) -> Round:
-        config, plan = self.config, self.plan
-        members = self._roster.size()
-        control = None
-        if config.algorithm.controls:
-            data = _vector_bytes(algorithms.announced_control(self.control, members))
-            control = Blob(self._blobs.put(data), len(data))
-        keep = {self._plan_blob.sha256, self._digest}
-        self._blobs.retain(keep | ({control.sha256} if control else set()))
-        target = config.target if chosen is None else len(chosen)
-        return Round(
+        standing = Standing(
             round=number,
             epoch=self.epoch,
-            plan=self._plan_blob,
-            model=Blob(self._digest, 4 * plan.n_params),
-            control=control,
-            algorithm=config.algorithm.wire(),
-            weighting=config.algorithm.weighting,
-            codecs=algorithms.codecs_of(config.algorithm),
-            members=members,
-            target=target,
-            quorum=min(config.quorum, target),
-            deadline=config.deadline,
-            valid=config.deadline,
-            part_size=config.part_size,
-            seed=config.seed,
-            plan_name=plan.manifest.name,
+            members=self._roster.size(),
+            model=self.model,
+            digest=self._digest,
+            control=self.control,
+            residual=self._ledger.residual(),
         )
+        made = self._announcer.make(standing, chosen)
+        self._ledger.open_round(number, made.raw, chosen, made.residual)
+        self._number = number
+        self._round = self._announcer.open(made.message, made.raw, chosen)
+        self._round.published(now)
+        self._last_public = made.raw
+        return [
+            Publish(self.topics.round, made.raw, retain=True),
+            Report("round_opened", {"round": number, "members": made.message.members}),
+        ]
 
     def _idle(self, reason: str) -> list[AggregatorEffect]:
         raw = wire.pack(Idle(reason=reason, round=self._number))  # type: ignore[arg-type]
@@ -474,7 +377,7 @@ class AggregatorMachine:
                 opened.terms.algorithm.server_lr,
                 self.plan.n_train,
             )
-            self._digest = self._blobs.put(_vector_bytes(self.model))
+            self._digest = self._blobs.put(vector_bytes(self.model[: self.plan.n_update]))
             self._closed += 1
         summary = self._summary(opened, "closed" if closed else "abandoned", now)
         self._ledger.close_round(
@@ -516,21 +419,3 @@ class AggregatorMachine:
             "uplink_bytes": up,
             "downlink_bytes": down,
         }
-
-    def _say(self, device: str, message: FromServer) -> Publish:
-        return Publish(self.topics.ctl(device), wire.pack(message))
-
-
-def _check_parts(part_size: int, plan: Plan) -> None:
-    shapes = Shapes.of(plan.manifest.tensors)
-    largest = max(len(plan.raw), 4 * plan.n_params, body_limit(shapes))
-    if part_count(largest, part_size) > MAX_PARTS:
-        raise UsageError(
-            f"part_size = {part_size}",
-            why=f"the plan's transfers of {largest} bytes would have more than {MAX_PARTS} parts",
-            repair=f"use at least {-(-largest // MAX_PARTS)}",
-        )
-
-
-def _vector_bytes(vector: F32) -> bytes:
-    return vector.astype("<f4").tobytes()

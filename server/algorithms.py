@@ -7,21 +7,13 @@ from numpy.typing import NDArray
 
 from kellet import kernels
 from kellet.sdk.algorithms import FedAvg, Scaffold
-from kellet.sdk.protocol.messages import Codecs
+from kellet.sdk.protocol.vectors import Codec
 from kellet.server.sums import ExactSum
 
-__all__ = ["announced_control", "apply_mean", "codecs_of", "explicit_agrees", "weight_of"]
+__all__ = ["announced_control", "apply_mean", "explicit_agrees", "implied_delta_c", "weight_of"]
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
-
-
-def codecs_of(algorithm: FedAvg) -> Codecs:
-    """How updates of ``algorithm`` travel."""
-    if isinstance(algorithm, Scaffold):
-        assert algorithm.delta_c  # the value resolves "" when it is made
-        return Codecs(delta_c=algorithm.delta_c)
-    return Codecs()
 
 
 def weight_of(algorithm: FedAvg, samples: int) -> int:
@@ -32,9 +24,9 @@ def weight_of(algorithm: FedAvg, samples: int) -> int:
 def apply_mean(x: F32, total: ExactSum, weight: int, server_lr: float, n_train: int) -> F32:
     """x + server_lr * mean(delta_y), computed in float64 and rounded once; a new array.
 
-    ``x``: float32 [n_params]. ``total``: the weighted sum of delta_y over n_update
-    entries, ``weight`` the sum of the weights. Buffers (behind n_train) are averaged
-    plainly, frozen tensors (behind n_update) stay.
+    ``x``: float32 [n_params], exact, however it was announced. ``total``: the weighted sum
+    of delta_y over n_update entries, ``weight`` the sum of the weights. Buffers (behind
+    n_train) are averaged plainly, frozen tensors (behind n_update) stay.
     """
     mean = total.mean(weight)
     mean[:n_train] *= server_lr
@@ -49,11 +41,27 @@ def announced_control(control: ExactSum, members: int) -> F32:
     return control.mean(members).astype(np.float32)
 
 
-def explicit_agrees(implied: I64, delta_c: F32) -> bool:
-    """Whether an explicit delta_c of option II is the one ``implied`` by delta_y, on the grid.
+def implied_delta_c(algorithm: Scaffold, c_a: F32, delta_y: F32, rate_sum: float) -> I64:
+    """delta_c of option II on the grid, from the decoded vectors: what devices compute, too.
 
-    Within the rounding of delta_c to float32 and one step of the grid.
+    ``c_a`` is the control of the announcement that the update names. C has moved on since;
+    derived from it, c_i would part from C unseen. ``ValueError`` where it leaves the grid.
+    """
+    return kernels.derived_delta_c(c_a, delta_y, rate_sum, algorithm.control_damping)
+
+
+def explicit_agrees(implied: I64, delta_c: F32, codec: Codec, layout: I64) -> bool:
+    """Whether a delta_c of option II that travelled is the one ``implied`` by delta_y.
+
+    Within its codec's rounding and one step of the grid: float32's, one unit of an int8 row,
+    or, of the largest, those that were sent.
     """
     exact = kernels.from_grid(implied)
+    allowed = np.abs(exact) * 2.0**-23 + 2.0**-47
+    if codec == "q8":
+        ends = np.repeat(layout[1::2], layout[::2]).cumsum()
+        starts = np.concatenate([[0], ends[:-1]])
+        unit = np.maximum.reduceat(np.abs(exact), starts) / 127 + 2.0**-40
+        allowed += np.repeat(unit * (1 + 2.0**-20), np.diff(starts, append=ends[-1]))
     error = np.abs(exact - delta_c.astype(np.float64))
-    return bool(np.all(error <= np.abs(exact) * 2.0**-23 + 2.0**-47))
+    return bool(np.all((error <= allowed) | ((codec == "topk") & (delta_c == 0))))

@@ -56,7 +56,7 @@ class Cohort:
     ``chosen`` limits the round to these devices; ``capacity`` is how many may be at
     work or counted at once. A device that is gone (its link, or it said so) frees
     its place, and has it again when it returns: hints decide who is asked, never what
-    is counted.
+    is counted. ``declined``: may not train now; the round does not wait for them.
     """
 
     target: int
@@ -65,6 +65,7 @@ class Cohort:
     asked: dict[str, None] = field(default_factory=dict)
     counted: dict[str, None] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
+    declined: set[str] = field(default_factory=set)
 
     @property
     def capacity(self) -> int:
@@ -79,8 +80,27 @@ class Cohort:
             if self.chosen is None and at_work + len(self.counted) >= self.capacity:
                 return False
         self.gone.discard(device)
+        self.declined.discard(device)
         self.asked[device] = None
         return True
+
+    def decline(self, device: str) -> None:
+        """The device may not train now. It may join later all the same."""
+        if device not in self.counted:
+            self.lost(device)
+            self.declined.add(device)
+
+    def complete(self, quorum: int, members: Collection[str]) -> bool:
+        """Whether nothing is worth waiting for.
+
+        The target is reached; or the quorum is, and whoever else belongs to the round
+        (the chosen ones, or all ``members``) has declined.
+        """
+        if len(self.counted) >= self.target:
+            return True
+        awaited = self.chosen if self.chosen is not None else members
+        nobody = self.declined and self.counted.keys() | self.declined >= set(awaited)
+        return bool(nobody) and len(self.counted) >= quorum
 
     def lost(self, device: str) -> None:
         """A hint that the device will not deliver."""
@@ -90,4 +110,5 @@ class Cohort:
     def count(self, device: str) -> None:
         self.asked[device] = None
         self.gone.discard(device)
+        self.declined.discard(device)
         self.counted[device] = None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from kellet.sdk.algorithms import FedAvg, Scaffold
 from kellet.sdk.errors import UsageError
+from kellet.sdk.plan.schemes import FLOAT32, check_scheme
 from kellet.sdk.protocol.limits import MAX_PART, MIN_PART
+from kellet.sdk.protocol.messages import Codecs
 from kellet.sdk.protocol.topics import check_id
+from kellet.sdk.protocol.vectors import CODECS, Codec
 from kellet.server.cohort import FirstCome, Selection
 
 __all__ = ["FleetConfig"]
@@ -25,6 +30,12 @@ class FleetConfig:
     never counted then leaves N; the others' controls stay in C and bias it, so that
     with more than ``max_silent`` of N silent a new control epoch begins by itself.
     ``seed`` orders the batches.
+
+    ``uplink``: the codecs accepted for delta_y, the first for devices without a
+    preference (how delta_c travels, an algorithm says). ``share``: k/n of topk.
+    ``feedback``: what a lossy delta_y left out is added to the device's next.
+    ``downlink``: how model and control travel. ``schemes``: how devices may hold their
+    weights, names or families, the best first.
     """
 
     fleet: str = "kellet"
@@ -43,8 +54,15 @@ class FleetConfig:
     max_norm: float = 0.0
     seed: int = 0
     selection: Selection = field(default_factory=FirstCome)
+    uplink: Sequence[Codec] = ("f32",)
+    share: float = 0.0
+    feedback: bool = False
+    downlink: Literal["f32", "q8"] = "f32"
+    schemes: Sequence[str] = (FLOAT32,)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "uplink", tuple(self.uplink))
+        object.__setattr__(self, "schemes", tuple(map(check_scheme, self.schemes)))
         check_id("fleet", self.fleet)
         check_id("worker", self.worker)
         wanted = (
@@ -60,8 +78,29 @@ class FleetConfig:
             ("max_silent", 0 <= self.max_silent <= 1, "0 to 1"),
             ("max_norm", self.max_norm >= 0, "at least 0 (0: no limit)"),
             ("seed", 0 <= self.seed < 2**63, "0 to 2^63 - 1"),
+            ("uplink", _each_once(self.uplink, CODECS), f"one or more of {', '.join(CODECS)}"),
+            ("share", 0 <= self.share <= 1, "0 to 1"),
+            ("downlink", self.downlink in ("f32", "q8"), "f32 or q8"),
+            ("schemes", _each_once(self.schemes, self.schemes), "one or more, each once"),
         )
         for name, good, text in wanted:
             if not good:
                 value = getattr(self, name)
                 raise UsageError(f"{name} = {value!r}", why=f"it must be {text}")
+        self.codecs.check()
+
+    @property
+    def codecs(self) -> Codecs:
+        """How the vectors of updates travel."""
+        return Codecs(
+            delta_y=tuple(self.uplink),
+            delta_c=self.algorithm.delta_c or "none"
+            if isinstance(self.algorithm, Scaffold)
+            else "none",
+            feedback=self.feedback,
+            share=self.share,
+        )
+
+
+def _each_once(given: Sequence[str], known: Sequence[str]) -> bool:
+    return bool(given) and len(set(given)) == len(given) and set(given) <= set(known)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
+from kellet.sdk.algorithms import Scaffold
 from kellet.sdk.errors import ProtocolError
-from kellet.sdk.plan import Plan
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.body import Body, body_limit, decode_body
 from kellet.sdk.protocol.effects import Effect, Publish, Report
@@ -44,7 +44,7 @@ class Counting:
 
     def __init__(
         self,
-        plan: Plan,
+        shapes: Shapes,
         topics: Topics,
         *,
         ledger: Ledger,
@@ -55,8 +55,7 @@ class Counting:
         control: ExactSum,
         epoch: int,
     ) -> None:
-        self._plan = plan
-        self._shapes = Shapes.of(plan.manifest.tensors)
+        self._shapes = shapes
         self._topics = topics
         self._ledger = ledger
         self._roster = roster
@@ -103,7 +102,7 @@ class Counting:
     def new_epoch(self, epoch: int) -> None:
         """C = 0."""
         self.epoch = epoch
-        self.control = ExactSum(self._plan.n_train)
+        self.control = ExactSum(self._shapes.n_train)
         self.checkpointed()
 
     def offer(
@@ -135,7 +134,7 @@ class Counting:
             return "identity"  # or it could take the name of another device's update
         if offer.seq <= member.last_seq:
             return "sequence"
-        codecs = opened.message.codecs if opened else Codecs()
+        codecs = _codecs(opened)
         limit = body_limit(self._shapes, codecs.delta_y, codecs.delta_c, codecs.share)
         if not 0 < offer.size <= limit or part_count(offer.size, offer.part_size) > MAX_PARTS:
             return "size"
@@ -154,7 +153,7 @@ class Counting:
         reason = "digest" if transfer.damaged else self._offer_fault(device, offer, opened)
         if not reason:
             try:
-                share = opened.message.codecs.share if opened else 0.0
+                share = _codecs(opened).share
                 body = decode_body(transfer.assembly.data(), self._shapes, share)
             except ProtocolError:
                 reason = "header"
@@ -218,12 +217,15 @@ class Counting:
             return kernels.to_grid(body.delta_c)
         if body.header.delta_c == "derived":
             assert opened is not None
-            assert opened.terms.control is not None
+            terms = opened.terms
+            assert isinstance(terms.algorithm, Scaffold)
+            assert terms.control is not None
             assert body.delta_y is not None
-            # From c_a, the control of the announcement that the update names. C has moved
-            # on since; derived from it, c_i would part from C unseen.
-            return kernels.derived_delta_c(
-                opened.terms.control, body.delta_y[: self._plan.n_train], body.header.rate_sum
+            return algorithms.implied_delta_c(
+                terms.algorithm,
+                terms.control,
+                body.delta_y[: self._shapes.n_train],
+                body.header.rate_sum,
             )
         return None
 
@@ -270,3 +272,8 @@ class Counting:
 
     def _say(self, device: str, receipt: Receipt) -> Publish:
         return Publish(self._topics.ctl(device), wire.pack(receipt))
+
+
+def _codecs(opened: OpenRound | None) -> Codecs:
+    """Of the open round; a leave, which needs none, has none of its codecs."""
+    return opened.message.codecs if opened else Codecs()

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from kellet.sdk.durable import Database
-from kellet.sdk.protocol.messages import Receipt
+from kellet.sdk.protocol.messages import FLOAT, Receipt
 
 __all__ = ["Ledger", "Member", "RoundRow", "UpdateRow"]
 
@@ -63,6 +63,17 @@ create table if not exists updates (
     spooled integer not null,
     header text not null
 );
+create table if not exists abilities (
+    device text not null,
+    nonce blob not null,
+    schemes text not null,
+    profile text not null,
+    primary key (device, nonce)
+);
+create table if not exists downlink (
+    id integer primary key check (id = 1),
+    residual blob not null
+);
 create unique index if not exists once_a_round
     on updates (round, device) where counted = 1 and kind = 'update';
 create index if not exists spooled on updates (spooled) where spooled = 1;
@@ -77,7 +88,7 @@ class Member:
 
     ``audit``: sum r_j c_ij mod 2^64 of its control as the ledger has it. ``counted``:
     how many of its updates were. A ghost's control stays in C though its installation
-    is gone.
+    is gone. ``schemes`` and ``profile``: what it said last that it can do.
     """
 
     device: str
@@ -90,6 +101,8 @@ class Member:
     last_uid: bytes
     audit: int
     seen: float
+    schemes: tuple[str, ...] = (FLOAT,)
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +171,16 @@ class Ledger:
     # -- rounds ---------------------------------------------------------------
 
     def open_round(
-        self, round_: int, announcement: bytes, chosen: Collection[str] | None = None
+        self,
+        round_: int,
+        announcement: bytes,
+        chosen: Collection[str] | None = None,
+        residual: bytes | None = None,
     ) -> None:
-        """``chosen``: the devices that alone belong to the round (in its summary while open)."""
+        """``chosen``: the devices that alone belong to the round (in its summary while open).
+
+        ``residual``: the digest of what the announced model left out of the exact one.
+        """
         summary = {} if chosen is None else {"chosen": sorted(chosen)}
         with self._db.transaction():
             self._db.run(
@@ -170,6 +190,14 @@ class Ledger:
                 json.dumps(summary),
             )
             self._db.run("update fleet set round = ?", round_)
+            self._db.run("delete from downlink")
+            if residual is not None:
+                self._db.run("insert into downlink values (1, ?)", residual)
+
+    def residual(self) -> bytes | None:
+        """The digest of what the last announced model left out; None where it was exact."""
+        rows = self._db.all("select residual from downlink")
+        return rows[0][0] if rows else None
 
     def current_round(self) -> RoundRow | None:
         """The open round, if one is open."""
@@ -227,7 +255,8 @@ class Ledger:
         """All memberships there ever were."""
         rows = self._db.all(
             "select device, nonce, state, incarnation, boot, counted, last_seq, last_uid,"
-            " audit, seen from members order by rowid"
+            " audit, seen, schemes, profile from members left join abilities using (device, nonce)"
+            " order by members.rowid"
         )
         return [_member(row) for row in rows]
 
@@ -253,6 +282,13 @@ class Ledger:
             m.last_uid,
             str(m.audit),  # 64 bits unsigned do not fit SQLite's integer
             m.seen,
+        )
+        self._db.run(
+            "insert or replace into abilities values (?, ?, ?, ?)",
+            m.device,
+            m.nonce,
+            json.dumps(m.schemes),
+            m.profile,
         )
 
     # -- updates --------------------------------------------------------------
@@ -321,8 +357,11 @@ def _round_row(row: tuple[Any, ...]) -> RoundRow:
 
 
 def _member(row: tuple[Any, ...]) -> Member:
-    device, nonce, state, incarnation, boot, counted, seq, uid, audit, seen = row
-    return Member(device, nonce, state, incarnation, boot, counted, seq, uid, int(audit), seen)
+    device, nonce, state, incarnation, boot, counted, seq, uid, audit, seen, schemes, profile = row
+    member = Member(device, nonce, state, incarnation, boot, counted, seq, uid, int(audit), seen)
+    if schemes is None:  # a ledger from before there were schemes says nothing
+        return member
+    return replace(member, schemes=tuple(json.loads(schemes)), profile=profile)
 
 
 def _update_row(row: tuple[Any, ...]) -> UpdateRow:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kellet.sdk import algorithms
-from kellet.sdk.plan import Plan
 from kellet.sdk.protocol.body import Body
 from kellet.sdk.protocol.messages import Round, announcement_hash
+from kellet.sdk.protocol.vectors import Shapes
 from kellet.server.cohort import Cohort
 from kellet.server.config import FleetConfig
 from kellet.server.ledger import UpdateRow
@@ -28,7 +29,7 @@ class OpenRound:
         message: Round,
         raw: bytes,
         *,
-        plan: Plan,
+        shapes: Shapes,
         control: NDArray[np.float32] | None,
         config: FleetConfig,
         chosen: frozenset[str] | None,
@@ -37,14 +38,14 @@ class OpenRound:
         self.raw = raw
         self.base = announcement_hash(raw)
         self.number = message.round
-        self.total = ExactSum(plan.n_update)
+        self.total = ExactSum(shapes.n_update)
         self.weight = 0
         self.cohort = Cohort(message.target, config.over_select, chosen)
         self.terms = Terms(
             round=message,
             base=self.base,
             algorithm=algorithms.from_wire(message.algorithm),
-            n_train=plan.n_train,
+            shapes=shapes,
             control=control,
             max_norm=config.max_norm,
         )
@@ -75,6 +76,8 @@ class OpenRound:
                     "holdout_samples",
                     "holdout_loss",
                     "holdout_accuracy",
+                    "scheme",
+                    "delta_y",
                 )
             }
         )
@@ -101,6 +104,8 @@ class OpenRound:
             "objective": mean("objective"),
             "drift": mean("drift"),
             "drift_max": max((f["drift"] for f in self._facts), default=None),
+            "schemes": dict(Counter(f["scheme"] for f in self._facts)),
+            "codecs": dict(Counter(f["delta_y"] for f in self._facts)),
             "steps": sum(int(f["steps"]) for f in self._facts),
             "holdout_loss": held_mean("holdout_loss"),
             "holdout_accuracy": held_mean("holdout_accuracy"),

@@ -106,6 +106,8 @@ class Roster:
             incarnation=message.incarnation,
             boot=message.boot,
             seen=self._clock(),
+            schemes=message.schemes,
+            profile=message.profile,
         )
         self._write(member)
         receipt = self._ledger.receipt(message.pending) if message.pending else None

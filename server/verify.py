@@ -11,7 +11,8 @@ from kellet import kernels
 from kellet.sdk.algorithms import FedAvg, Scaffold
 from kellet.sdk.protocol.body import Body, UpdateHeader
 from kellet.sdk.protocol.messages import Offer, Round
-from kellet.server.algorithms import explicit_agrees
+from kellet.sdk.protocol.vectors import Shapes
+from kellet.server.algorithms import explicit_agrees, implied_delta_c
 
 __all__ = ["Terms", "header_fault", "vector_fault"]
 
@@ -26,13 +27,13 @@ class Terms:
     round: Round
     base: bytes
     algorithm: FedAvg
-    n_train: int
+    shapes: Shapes
     control: F32 | None  # c_a, decoded from the announcement
     max_norm: float
 
 
 def header_fault(header: UpdateHeader, terms: Terms, device: str, offer: Offer) -> str:
-    """The reason of a refusal, or empty: schema, identity, round, epoch, codecs."""
+    """The reason of a refusal, or empty: schema, identity, round, epoch, codecs, scheme."""
     if header.device != device or header.nonce != offer.nonce or header.seq != offer.seq:
         return "identity"
     if header.base != terms.base or header.round != terms.round.round:
@@ -41,6 +42,8 @@ def header_fault(header: UpdateHeader, terms: Terms, device: str, offer: Offer) 
         return "epoch"
     codecs = terms.round.codecs
     if header.delta_y not in codecs.delta_y or header.delta_c != codecs.delta_c:
+        return "header"
+    if header.scheme not in terms.round.schemes:
         return "header"
     if header.samples < 1:
         return "no_samples"
@@ -51,7 +54,7 @@ def header_fault(header: UpdateHeader, terms: Terms, device: str, offer: Offer) 
 
 
 def vector_fault(body: Body, terms: Terms) -> str:
-    """The reason of a refusal, or empty: finite, in range, norm, consistent."""
+    """The reason of a refusal, or empty: decoded, finite, in range, norm, consistent."""
     delta_y = body.delta_y
     if delta_y is None:
         return "header"
@@ -62,14 +65,18 @@ def vector_fault(body: Body, terms: Terms) -> str:
             return "range"
     if terms.max_norm and kernels.norm(delta_y) > terms.max_norm:
         return "norm"
-    algorithm = terms.algorithm
+    algorithm, header = terms.algorithm, body.header
     if isinstance(algorithm, Scaffold) and algorithm.option == "II":
         assert terms.control is not None
-        trained = delta_y[: terms.n_train]
+        trained = delta_y[: terms.shapes.n_train]
         try:
-            implied = kernels.derived_delta_c(terms.control, trained, body.header.rate_sum)
+            implied = implied_delta_c(algorithm, terms.control, trained, header.rate_sum)
         except ValueError:
             return "range"
-        if body.delta_c is not None and not explicit_agrees(implied, body.delta_c):
+        # With error feedback, what arrives of delta_y is not what delta_c was made of.
+        if body.delta_c is None or terms.round.codecs.feedback or header.delta_c == "derived":
+            return ""
+        assert header.delta_c != "none"
+        if not explicit_agrees(implied, body.delta_c, header.delta_c, terms.shapes.train):
             return "inconsistent"
     return ""

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from kellet.sdk.errors import UsageError
 from kellet.sdk.protocol.limits import MAX_BLOB, MAX_PART, MAX_PARTS, MIN_PART, VERSION
 from kellet.sdk.protocol.vectors import Codec
 
@@ -84,6 +85,27 @@ class Codecs(msgspec.Struct, frozen=True, kw_only=True):
     delta_c: DeltaC = "none"
     feedback: bool = False
     share: Annotated[float, Meta(ge=0, le=1)] = 0.0
+
+    def check(self) -> None:
+        """Raise ``UsageError`` for what would diverge or cannot be: both sides refuse it."""
+        if self.feedback and self.delta_c == "derived":
+            raise UsageError(
+                "error feedback on a delta_y from which delta_c is derived",
+                why="c_i is the memory of that error already: with a second one both diverge",
+                repair="let delta_c travel (f32, q8 or topk), or leave feedback out",
+            )
+        if self.feedback and set(self.delta_y) == {"f32"}:
+            raise UsageError(
+                "error feedback on a delta_y that travels in float32",
+                why="nothing is left out of it",
+                repair="let delta_y travel as q8 or topk, or leave feedback out",
+            )
+        if "topk" in (*self.delta_y, self.delta_c) and not self.share:
+            raise UsageError(
+                "topk without a share",
+                why="it says how many elements are sent",
+                repair="say topk:0.05",
+            )
 
 
 class Round(_Message, frozen=True, kw_only=True, tag="round"):

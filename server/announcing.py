@@ -1,0 +1,215 @@
+"""What a round begins with: its announcement, and the model and control that it names.
+
+On the wire the model is its first n_update elements: frozen tensors are in the
+plan. Where model and control travel as int8 rows, devices begin from what they
+decode, while the aggregator keeps the exact model. What rounding took from the model is
+added to the next announcement's (error feedback), so that over the rounds devices
+train around the exact model. A control needs no such memory: option II takes
+the announced control out of c_i again, and at the optimum c and its rows' scales
+tend to zero together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kellet import kernels
+from kellet.sdk import algorithms as device_algorithms
+from kellet.sdk.errors import FleetError, UsageError
+from kellet.sdk.plan import Plan
+from kellet.sdk.protocol import wire
+from kellet.sdk.protocol.body import body_limit
+from kellet.sdk.protocol.limits import MAX_PARTS
+from kellet.sdk.protocol.messages import Blob, Round
+from kellet.sdk.protocol.parts import part_count
+from kellet.sdk.protocol.vectors import Shapes, decode_vector, encode_vector
+from kellet.server import algorithms
+from kellet.server.blobs import Blobs
+from kellet.server.config import FleetConfig
+from kellet.server.opened import OpenRound
+from kellet.server.sums import ExactSum
+
+__all__ = ["Announcement", "Announcer", "Standing"]
+
+F32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where the fleet is when a round is announced.
+
+    ``model``: float32 [n_params], exact, and ``digest`` the blob of its first n_update
+    elements. ``residual``: the blob of what the last announced model left out.
+    """
+
+    round: int
+    epoch: int
+    members: int
+    model: F32
+    digest: bytes
+    control: ExactSum
+    residual: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A round to be opened; ``residual`` is to be written down together with it."""
+
+    message: Round
+    raw: bytes
+    residual: bytes | None
+
+
+class Announcer:
+    """Makes announcements, and opens the rounds that they are of.
+
+    Raises ``UsageError`` for a configuration that does not fit the plan.
+    """
+
+    def __init__(self, config: FleetConfig, plan: Plan, blobs: Blobs) -> None:
+        self.shapes = Shapes.of(plan.manifest.tensors)
+        _check_parts(config, plan, self.shapes)
+        for scheme in config.schemes:
+            if scheme not in plan.schemes:
+                raise UsageError(
+                    f"schemes = {scheme!r}",
+                    why=f"the plan has only {', '.join(plan.schemes)}",
+                    repair="derive the variant (kellet plan derive), or leave the scheme out",
+                )
+        self._config = config
+        self._plan = plan
+        self._blobs = blobs
+        self._plan_blob = Blob(blobs.put(plan.raw), len(plan.raw))
+
+    def make(self, at: Standing, chosen: frozenset[str] | None) -> Announcement:
+        """Announce round ``at.round``, for the ``chosen`` devices alone where given."""
+        config = self._config
+        control = self._control(at) if config.algorithm.controls else None
+        model, residual = self._model(at)
+        named = (self._plan_blob, model, control)
+        # The old residual stays until the new one is written down.
+        keep = {at.digest, at.residual, residual, *(blob.sha256 for blob in named if blob)}
+        self._blobs.retain({sha256 for sha256 in keep if sha256})
+        target = config.target if chosen is None else len(chosen)
+        message = Round(
+            round=at.round,
+            epoch=at.epoch,
+            plan=self._plan_blob,
+            model=model,
+            control=control,
+            algorithm=config.algorithm.wire(),
+            weighting=config.algorithm.weighting,
+            codecs=config.codecs,
+            members=at.members,
+            target=target,
+            quorum=min(config.quorum, target),
+            deadline=config.deadline,
+            valid=config.deadline,
+            part_size=config.part_size,
+            seed=config.seed,
+            plan_name=self._plan.manifest.name,
+            schemes=tuple(config.schemes),
+        )
+        return Announcement(message, wire.pack(message), residual)
+
+    def _model(self, at: Standing) -> tuple[Blob, bytes | None]:
+        """The model as announced, and the blob of what that leaves out."""
+        shapes = self.shapes
+        if self._config.downlink == "f32":
+            return Blob(at.digest, 4 * shapes.n_update), None
+        wanted = at.model[: shapes.n_update].copy()
+        if at.residual is not None:
+            wanted += np.frombuffer(self.blob(at.residual), "<f4")
+        try:
+            raw = encode_vector("q8", wanted, shapes.update)
+        except ValueError as error:
+            raise FleetError(
+                "the model cannot be announced",
+                why=str(error),
+                repair="lower server_lr or local_lr, and begin from an earlier model",
+            ) from None
+        wanted -= decode_vector("q8", raw, shapes.update, shapes.n_update)
+        residual = self._blobs.put(vector_bytes(wanted))
+        return Blob(self._blobs.put(raw), len(raw), "q8"), residual
+
+    def _control(self, at: Standing) -> Blob:
+        codec: Literal["f32", "q8"] = self._config.downlink
+        c = algorithms.announced_control(at.control, at.members)
+        raw = encode_vector(codec, c, self.shapes.train)
+        return Blob(self._blobs.put(raw), len(raw), codec)
+
+    def blob(self, sha256: bytes) -> bytes:
+        """What lies under a digest. Raises ``FleetError`` where nothing does."""
+        data = self._blobs.get(sha256)
+        if data is None:
+            raise FleetError(
+                f"{sha256.hex()[:12]} is not in the state directory",
+                repair="restore the state directory from a backup",
+            )
+        return data
+
+    def open(self, message: Round, raw: bytes, chosen: frozenset[str] | None) -> OpenRound:
+        """The round of an announcement, with c_a as the devices decode it."""
+        control = None
+        if message.control is not None:
+            n, data = self.shapes.n_train, self.blob(message.control.sha256)
+            control = kernels.aligned(n, np.float32)
+            control[:] = decode_vector(message.control.codec, data, self.shapes.train, n)
+        return OpenRound(
+            message, raw, shapes=self.shapes, control=control, config=self._config, chosen=chosen
+        )
+
+    def changed_since(self, raw: bytes) -> dict[str, list[Any]]:
+        """The settings that differ from those of an announcement: what was, and what is."""
+        before: Round = wire.unpack(raw, Round)
+        config = self._config
+        was = _settings(
+            # Read and written again: what its version did not know has the defaults.
+            before.algorithm | device_algorithms.from_wire(before.algorithm).wire(),
+            seed=before.seed,
+            uplink=before.codecs.delta_y,
+            share=before.codecs.share,
+            feedback=before.codecs.feedback,
+            downlink=before.model.codec,
+            schemes=before.schemes,
+        )
+        now = _settings(
+            config.algorithm.wire(),
+            seed=config.seed,
+            uplink=config.uplink,
+            share=config.share,
+            feedback=config.feedback,
+            downlink=config.downlink,
+            schemes=config.schemes,
+        )
+        return {
+            name: [was.get(name), now.get(name)]
+            for name in sorted(was.keys() | now.keys())
+            if was.get(name) != now.get(name)
+        }
+
+
+def _settings(algorithm: dict[str, Any], **others: Any) -> dict[str, Any]:
+    lists = {k: list(v) if isinstance(v, tuple) else v for k, v in others.items()}
+    return algorithm | lists
+
+
+def vector_bytes(vector: F32) -> bytes:
+    """Little-endian float32."""
+    return vector.astype("<f4", copy=False).tobytes()
+
+
+def _check_parts(config: FleetConfig, plan: Plan, shapes: Shapes) -> None:
+    codecs = config.codecs
+    body = body_limit(shapes, codecs.delta_y, codecs.delta_c, codecs.share)
+    largest = max(len(plan.raw), 4 * shapes.n_update, body)
+    if part_count(largest, config.part_size) > MAX_PARTS:
+        raise UsageError(
+            f"part_size = {config.part_size}",
+            why=f"the plan's transfers of {largest} bytes would have more than {MAX_PARTS} parts",
+            repair=f"use at least {-(-largest // MAX_PARTS)}",
+        )
