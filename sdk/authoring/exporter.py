@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from kellet.sdk.authoring import bundle
 from kellet.sdk.authoring.meaning import check_meaning, check_name
-from kellet.sdk.authoring.memory import activation_peaks
 from kellet.sdk.authoring.onnx_graph import onnx_graph
 from kellet.sdk.authoring.refusals import Loss, check_model, check_runs
 from kellet.sdk.authoring.trace import FlatProgram, trace_eval, trace_step
@@ -20,6 +19,8 @@ from kellet.sdk.authoring.verify import check_against_torch
 from kellet.sdk.errors import ExportRefused
 from kellet.sdk.plan import InputSpec, LabelSpec, Plan
 from kellet.sdk.plan.manifest import layout
+from kellet.sdk.variants import add_variants
+from kellet.sdk.variants.memory import activation_peaks
 
 __all__ = ["export"]
 
@@ -41,6 +42,7 @@ def export(
     licence: str = "",
     author: str = "",
     description: str = "",
+    schemes: Sequence[str] | None = None,
 ) -> Plan:
     """Turn a model and its loss into a plan, checked against torch.
 
@@ -63,6 +65,9 @@ def export(
         ``high`` where an integer input indexes an embedding.
     statistics:
         How the server treats running statistics: "mean", or "local".
+    schemes:
+        The variants that the plan has (`kellet.sdk.variants.add_variants`); all
+        that apply, unless given.
 
     Raises ``ExportRefused`` for a model that cannot be traced, draws random
     numbers, fixes the batch size, needs an operator that is not known to run
@@ -103,14 +108,16 @@ def export(
             loss="cross_entropy" if loss is None else "custom",
             example_batch=batch.numpy(),
             example_labels=labels.numpy(),
-            memory=activation_peaks(step_graph, tensors, batch.numpy(), labels.numpy()),
+            memory=activation_peaks(
+                step_graph, {t.name: t.value for t in tensors}, batch.numpy(), labels.numpy()
+            ),
             licence=licence,
             author=author,
             description=description,
         )
     )
     check_against_torch(plan, model, loss, batch, labels)
-    return plan
+    return add_variants(plan, schemes)
 
 
 def _is_cross_entropy(loss: Loss | None) -> bool:

@@ -1,9 +1,8 @@
 """A plan's int8 step graph in onnxruntime: the loss and its gradient at int8 weights.
 
 No float32 copy of the weights exists: the graph decodes each one right before
-each of its consumers, and drops it after. So the runtime must not merge equal
-decodings into one that lives long: common-subexpression elimination is off.
-Values, scales and gradients are bound to the graph once, by address.
+each of its consumers, and drops it after. Values, scales and gradients are
+bound to the graph once, by address.
 """
 
 from __future__ import annotations
@@ -65,14 +64,12 @@ class Int8Session:
         self._buffers = self.rest[layout.n_rest_train : layout.n_rest_update]
         initial = plan.initial_view()
         for held in layout.frozen:
-            _fill(self._frozen, held, quantise(initial[held.flat], _layout(held)))
+            _fill(self._frozen, held, quantise(_aligned(initial[held.flat]), _layout(held)))
         for floats in layout.rest:
             if floats.tensor.role == "frozen":
                 self.rest[floats.rest] = initial[floats.flat]
         self.load(initial, seed=0)
-        self._session = open_session(
-            graph, plan.manifest, threads, without=["CommonSubexpressionElimination"]
-        )
+        self._session = open_session(graph, plan.manifest, threads, lean=True)
         self._binding = self._session.io_binding()
         self._batch: tuple[_Array, _Array] | None = None
         self._bind()
@@ -91,7 +88,7 @@ class Int8Session:
         for place, held in enumerate(self.layout.weights):
             try:
                 rows = quantise(
-                    np.ascontiguousarray(x[held.flat]),
+                    _aligned(x[held.flat]),
                     _layout(held),
                     headroom=HEADROOM,
                     seed=seed,
@@ -128,6 +125,27 @@ class Int8Session:
         for floats in self.layout.rest:
             if floats.tensor.role == "train":
                 yield floats.flat, self.rest_grads[floats.rest]
+
+    def frozen(self) -> Iterator[tuple[Int8Tensor, _Floats]]:
+        """Yield each frozen tensor that is held in int8, decoded."""
+        for held in self.layout.frozen:
+            yield held, dequantise(_part(self._frozen, held))
+
+    def inputs(self) -> dict[str, _Array]:
+        """Return what the graph takes beside the batch, as views, by the inputs' names."""
+        found: dict[str, _Array] = {}
+        for rows, tensors in (
+            (self.weights, self.layout.weights),
+            (self._frozen, self.layout.frozen),
+        ):
+            for held in tensors:
+                values = rows.values[held.values].reshape(held.shape)
+                found[f"int8::{held.tensor.name}"] = values
+                found[f"scales::{held.tensor.name}"] = rows.scales[held.scales]
+        for floats in self.layout.rest:
+            value = self.rest[floats.rest].reshape(floats.tensor.shape)
+            found[floats.tensor.name] = value
+        return found
 
     def decoded(self, out: _Floats | None = None) -> _Floats:
         """Return the model as float32 [n_update], in the plan's order, into ``out`` if given."""
@@ -184,22 +202,14 @@ class Int8Session:
     def _bind(self) -> None:
         bind_input, bind_output = self._binding.bind_input, self._binding.bind_output
         outputs: dict[str, tuple[_Array, tuple[int, ...]]] = {"loss": (self._loss, ())}
-        for rows, tensors in (
-            (self.weights, self.layout.weights),
-            (self._frozen, self.layout.frozen),
-        ):
-            for held in tensors:
-                name = held.tensor.name
-                values, scales = rows.values[held.values], rows.scales[held.scales]
-                bind_input(f"int8::{name}", "cpu", 0, np.int8, held.shape, address(values))
-                bind_input(f"scales::{name}", "cpu", 0, np.float32, scales.shape, address(scales))
+        for name, value in self.inputs().items():
+            bind_input(name, "cpu", 0, value.dtype, value.shape, address(value))
         for held in self.layout.weights:
             gradient = self.weight_grads[held.values]
             outputs[f"grad::{held.tensor.name}"] = (gradient, held.tensor.shape)
         n_train = self.layout.n_rest_train
         for floats in self.layout.rest:
-            tensor, value = floats.tensor, self.rest[floats.rest]
-            bind_input(tensor.name, "cpu", 0, np.float32, tensor.shape, address(value))
+            tensor = floats.tensor
             if tensor.role == "train":
                 outputs[f"grad::{tensor.name}"] = (self.rest_grads[floats.rest], tensor.shape)
             elif tensor.role == "buffer":
@@ -216,6 +226,11 @@ def _rows(tensors: Sequence[Int8Tensor]) -> Int8Rows:
     scales = aligned(sum(held.shape[0] for held in tensors))
     scales[:] = 1
     return Int8Rows(values, scales, row_layout(held.shape for held in tensors))
+
+
+def _aligned(value: _Floats) -> _Floats:
+    """What lies in a file may begin anywhere."""
+    return np.require(value, np.float32, ["C", "A"])
 
 
 def _layout(held: Int8Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:

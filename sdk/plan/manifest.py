@@ -13,6 +13,7 @@ float buffers that a step updates (running statistics), then the frozen ones::
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
@@ -193,7 +194,7 @@ class _Head(Struct):
     format: int
 
 
-def layout(tensors: list[tuple[str, tuple[int, ...], str, str]]) -> tuple[TensorSpec, ...]:
+def layout(tensors: Sequence[tuple[str, tuple[int, ...], str, str]]) -> tuple[TensorSpec, ...]:
     """Place tensors of (name, shape, role, aggregate) in the flat vector.
 
     Within a role the order is kept. Raises ``PlanError``.

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from kellet.kernels import aligned
 from kellet.sdk.errors import PlanError, UsageError
 from kellet.sdk.plan import data, selftest
-from kellet.sdk.plan.bundle import Contents, read_bundle
+from kellet.sdk.plan.bundle import Contents, SelfTest, read_bundle
 from kellet.sdk.plan.container import MAX_BUNDLE_BYTES
 from kellet.sdk.plan.evaluator import Evaluator
 from kellet.sdk.plan.int8_session import Int8Session
@@ -217,6 +217,11 @@ class Plan:
     def evaluator(self, *, threads: int = 1) -> Evaluator:
         """Open an evaluator."""
         return Evaluator(self, threads=threads)
+
+    @property
+    def expected(self) -> SelfTest:
+        """The self-test's batch, and what must come out of it."""
+        return self._contents.self_test
 
     def self_test(self, scheme: str = FLOAT32) -> selftest.SelfTestResult:
         """Run the plan's own test of a scheme on this machine. Raises ``PlanError`` when off."""

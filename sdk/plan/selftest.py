@@ -60,9 +60,9 @@ def record(plan: Plan, x: np.ndarray, y: np.ndarray) -> SelfTest:
     )
 
 
-def record_variant(plan: Plan, scheme: str, expected: SelfTest) -> VariantTest:
+def record_variant(plan: Plan, scheme: str) -> VariantTest:
     """Run a variant at its initial parameters, quantised with the seed 0."""
-    loss, gradient = _run_variant(plan, scheme, expected)
+    loss, gradient = _run_variant(plan, scheme, plan.expected)
     return VariantTest(scheme, loss, tuple(gradient.tolist()))
 
 
