@@ -13,6 +13,7 @@ step.SCHEME.onnx   a variant's step, with its own inputs for int8 tensors
 from __future__ import annotations
 
 import hashlib
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
@@ -149,7 +150,7 @@ def write_contents(
     return raw
 
 
-def read_bundle(raw: bytes, digest: bytes | None = None) -> Contents:
+def read_bundle(raw: bytes | mmap.mmap, digest: bytes | None = None) -> Contents:
     """Take the file of a plan apart and check every part against the others.
 
     Raises ``PlanError``. With ``digest``, the SHA-256 of the file is checked first.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from mmap import mmap
 
 from kellet.sdk.errors import PlanError
 
@@ -53,7 +54,7 @@ def pack(entries: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(
-    data: bytes, limits: Limits, then: Callable[[Entries], Limits] = lambda _: {}
+    data: bytes | mmap, limits: Limits, then: Callable[[Entries], Limits] = lambda _: {}
 ) -> Entries:
     """Return the content of each entry, as views of ``data``.
 
@@ -74,7 +75,9 @@ def unpack(
     return entries
 
 
-def _take(data: bytes, offset: int, limits: Limits, entries: Entries, central: list[bytes]) -> int:
+def _take(
+    data: bytes | mmap, offset: int, limits: Limits, entries: Entries, central: list[bytes]
+) -> int:
     """Read the entries that ``limits`` names, from ``offset`` on; return where they end."""
     view = memoryview(data)
     for name, limit in limits.items():

@@ -39,6 +39,8 @@ class Int8Session:
     (trained, buffers, frozen), and ``rest_grads`` [n_rest_train] the gradients
     of its first ones. Change weights and rest in place; all stay the same
     arrays for the life of the session. ``layout`` says where each tensor lies.
+    ``scratch`` [n_update] is room for a vector where no gradient is needed any more:
+    ``weight_grads`` lies in it.
 
     Frozen tensors are those of the plan, quantised once, to the nearest. A new
     session stands at the plan's initial parameters, loaded with the seed 0.
@@ -48,6 +50,7 @@ class Int8Session:
     weight_grads: _Floats
     rest: _Floats
     rest_grads: _Floats
+    scratch: _Floats
 
     def __init__(self, plan: Plan, scheme: str, *, threads: int = 1) -> None:
         self.plan = plan
@@ -55,7 +58,8 @@ class Int8Session:
         graph = plan.variant_graph(self.scheme)
         self.layout = layout = Int8Layout.of(plan.manifest, self.scheme)
         self.weights = _rows(layout.weights)
-        self.weight_grads = aligned(layout.n_weights)
+        self.scratch = aligned(plan.n_update)
+        self.weight_grads = self.scratch[: layout.n_weights]
         self.rest = aligned(layout.n_rest)
         self.rest_grads = aligned(layout.n_rest_train)
         self._loss = np.zeros((), np.float32)
@@ -69,6 +73,7 @@ class Int8Session:
             if floats.tensor.role == "frozen":
                 self.rest[floats.rest] = initial[floats.flat]
         self.load(initial, seed=0)
+        plan.release()
         self._session = open_session(graph, plan.manifest, threads, lean=True)
         self._binding = self._session.io_binding()
         self._batch: tuple[_Array, _Array] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 from importlib import resources
 from pathlib import Path
@@ -42,13 +43,14 @@ class Plan:
 
     _contents: Contents
     _id: bytes
-    _raw: bytes
+    _raw: bytes | mmap.mmap
 
-    def __init__(self, raw: bytes, *, digest: bytes | None = None) -> None:
+    def __init__(self, raw: bytes | mmap.mmap, *, digest: bytes | None = None) -> None:
         """Read the bytes of a plan's file. Raises ``PlanError``."""
         object.__setattr__(self, "_raw", raw)
         object.__setattr__(self, "_contents", read_bundle(raw, digest))
         object.__setattr__(self, "_id", hashlib.sha256(raw).digest())
+        self.release()
 
     @classmethod
     def open(
@@ -56,7 +58,9 @@ class Plan:
     ) -> Self:
         """Open a plan from a path, the name of a built-in plan, or its bytes.
 
-        A string that names an existing file is a path. ``digest`` is the
+        A string that names an existing file is a path. The file is mapped, not
+        read: its parameters take no memory while nobody looks at them. So
+        replace the file, if at all, by renaming another over it. ``digest`` is the
         SHA-256 that the file must have, as 32 bytes or 64 hex digits. Raises
         ``PlanError`` for a plan that is unknown, damaged or not the one meant.
         """
@@ -81,7 +85,12 @@ class Plan:
     @property
     def raw(self) -> bytes:
         """The file, to be shipped."""
-        return self._raw
+        return bytes(self._raw)
+
+    def release(self) -> None:
+        """Let go of the memory that a mapped file takes; it is read again where needed."""
+        if isinstance(self._raw, mmap.mmap):
+            self._raw.madvise(mmap.MADV_DONTNEED)
 
     @property
     def manifest(self) -> Manifest:
@@ -239,7 +248,7 @@ class Plan:
         return hash(self._id)
 
     def __reduce__(self) -> tuple[type[Plan], tuple[bytes]]:
-        return (type(self), (self._raw,))
+        return (type(self), (self.raw,))
 
     def __repr__(self) -> str:
         return f"<Plan {self.manifest.name} {self.hex_id[:12]} n_params={self.n_params}>"
@@ -261,11 +270,13 @@ def _digest(digest: bytes | str | None) -> bytes | None:
     return wanted
 
 
-def _read(source: str | os.PathLike[str]) -> bytes:
+def _read(source: str | os.PathLike[str]) -> bytes | mmap.mmap:
     path = Path(source)
     try:
         with path.open("rb") as file:
-            raw = file.read(MAX_BUNDLE_BYTES + 1)
+            if not 0 < os.fstat(file.fileno()).st_size <= MAX_BUNDLE_BYTES:
+                return file.read(MAX_BUNDLE_BYTES + 1)  # a pipe, or refused for its size
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         raise PlanError(
             f"there is no plan {os.fspath(source)!r}",
@@ -278,4 +289,3 @@ def _read(source: str | os.PathLike[str]) -> bytes:
             why=error.strerror or str(error),
             repair="check the path and its permissions",
         ) from None
-    return raw

@@ -126,6 +126,7 @@ class GradientSession:
     def __init__(self, plan: Plan, *, threads: int = 1) -> None:
         self.plan = plan
         self.params = plan.initial()
+        plan.release()
         self.grads = aligned(plan.n_train)
         self._loss = np.zeros((), np.float32)
         self._session = open_session(plan.step_graph, plan.manifest, threads)

@@ -55,20 +55,42 @@ def activation_peaks(
 
 
 def _peak(graph: onnx.GraphProto, sizes: dict[str, int]) -> int:
+    nodes = _in_order(graph)
     holder: dict[str, str] = {}  # the value whose memory a value is
-    for node in graph.node:
+    for node in nodes:
         for name in node.output:
             same = node.op_type in _SAME_MEMORY and node.input[0] in holder
             holder[name] = holder[node.input[0]] if same else name
     last: dict[str, int] = {}
-    for step, node in enumerate(graph.node):
+    for step, node in enumerate(nodes):
         for name in (*node.input, *node.output):
             if name in holder:
                 last[holder[name]] = step
     alive = peak = 0
-    for step, node in enumerate(graph.node):
+    for step, node in enumerate(nodes):
         alive += sum(sizes.get(name, 0) for name in node.output if holder[name] == name)
         peak = max(peak, alive)
         done = {holder[name] for name in (*node.input, *node.output) if name in holder}
         alive -= sum(sizes.get(name, 0) for name in done if last[name] == step)
     return peak
+
+
+def _in_order(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes as the runtime runs them: what needs no batch, right before it is needed."""
+    moving = {"batch", "labels"}
+    waiting: dict[str, onnx.NodeProto] = {}
+    ordered: list[onnx.NodeProto] = []
+
+    def run(node: onnx.NodeProto) -> None:
+        for name in node.input:
+            if name in waiting:
+                run(waiting.pop(name))
+        ordered.append(node)
+
+    for node in graph.node:
+        if moving.intersection(node.input):
+            moving.update(node.output)
+            run(node)
+        else:
+            waiting.update((name, node) for name in node.output)
+    return ordered

@@ -46,9 +46,17 @@ class View:
 
 
 def make_resident(graph: Graph, layout: Int8Layout) -> None:
-    """Exchange the resident tensors of a step for int8 values and scales, in place."""
+    """Exchange the resident tensors of a step for int8 values and scales, in place.
+
+    Decodings come first in the list of nodes, so that the runtime runs them
+    last: it goes back from the outputs and, of a node's inputs, follows the one
+    that stands later in the list before the others. Right before its consumer
+    in the list, a decoding of the backward pass would run in the forward pass
+    (in plans that train biases alone, it did).
+    """
     found = views(graph, layout)
     nodes: list[onnx.NodeProto] = []
+    first: list[onnx.NodeProto] = []
     for node in graph.nodes:
         if node.output[0] in found:
             continue  # a view, taken anew where it is used
@@ -57,10 +65,10 @@ def make_resident(graph: Graph, layout: Int8Layout) -> None:
         for place, name in enumerate(node.input):
             if name in found:
                 decoded = _decode(graph, found[name])
-                nodes += decoded
+                first += decoded
                 node.input[place] = decoded[-1].output[0]
         nodes.append(node)
-    graph.nodes = nodes
+    graph.nodes = [*first, *nodes]
 
 
 def resident_inputs(
