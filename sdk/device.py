@@ -11,39 +11,35 @@ before everything else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Literal
 
-from kellet.sdk import algorithms
 from kellet.sdk.blobs import BlobCache
+from kellet.sdk.conversation import Conversation
 from kellet.sdk.errors import FleetError, ProtocolError, UsageError
 from kellet.sdk.fetch import Fetch
 from kellet.sdk.outgoing import Announced, leave_of, update_of
 from kellet.sdk.protocol import wire
-from kellet.sdk.protocol.effects import Effect, Publish, Report, Subscribe, Tick, Unsubscribe
+from kellet.sdk.protocol.effects import Effect, Report, Tick
 from kellet.sdk.protocol.messages import (
+    FLOAT,
     NO_BASE,
-    Abort,
     Ack,
     Busy,
     FromServer,
     Grant,
-    Hello,
     Idle,
-    Join,
     Receipt,
     Reject,
-    State,
     ToAll,
     Train,
     Welcome,
-    announcement_hash,
 )
 from kellet.sdk.protocol.topics import Address, Topics
 from kellet.sdk.store import Store
-from kellet.sdk.trainer import Holdout, Outcome
 from kellet.sdk.transport.base import Connected, Disconnected, Received, Refused
 from kellet.sdk.upload import Upload
+from kellet.sdk.work import Leave, StartTraining, Trained, TrainingStopped
 
 __all__ = [
     "DeviceEvent",
@@ -53,40 +49,6 @@ __all__ = [
     "Trained",
     "TrainingStopped",
 ]
-
-_REPEAT = 2.0
-_LONGEST_REPEAT = 30.0
-_LISTEN = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class StartTraining:
-    """Effect: train on ``announced`` for at most ``seconds``; answer with the same base."""
-
-    announced: Announced
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """Event: training for ``base`` came to ``outcome``."""
-
-    base: bytes
-    outcome: Outcome
-    holdout: Holdout | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingStopped:
-    """Event: training for ``base`` gave nothing to send."""
-
-    base: bytes
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """Event: take this device out of the fleet, its control out of C."""
 
 
 DeviceEvent = (
@@ -98,20 +60,29 @@ Doing = Literal["nothing", "joining", "fetching", "training", "settling"]
 class DeviceMachine:
     """One device's side of the protocol (docs/protocol.md).
 
-    ``boot``: 8 random bytes of this start of the process. ``wake`` is when the machine
-    wants a ``Tick`` (on the clock that ``now`` comes from), or None.
+    ``boot``: 8 random bytes of this start of the process. ``consent``: the reason why this
+    device may not train now, or empty; asked at an announcement, and each minute while there
+    is one. ``schemes`` (versioned names) and ``profile``: what it says that it can do.
+    ``wake`` is when the machine wants a ``Tick`` (on the clock that ``now`` comes from), or None.
     """
 
-    def __init__(self, topics: Topics, store: Store, cache: BlobCache, *, boot: bytes) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        store: Store,
+        cache: BlobCache,
+        *,
+        boot: bytes,
+        consent: Callable[[], str] = lambda: "",
+        schemes: Sequence[str] = (FLOAT,),
+        profile: str = "",
+    ) -> None:
         self._topics = topics
         self._store = store
         self._cache = cache
-        self._boot = boot
-        self._identity = store.identity
-        self._device = self._identity.device
-        self._link = False
-        self._max_payload: int | None = None
-        self._welcome = False
+        self._consent = consent
+        self._talk = Conversation(topics, store, boot=boot, schemes=schemes, profile=profile)
+        self._device = store.identity.device
         self._heard = b""
         self._announced: Announced | None = None
         self._given_up: bytes | None = None  # a base whose training failed here
@@ -119,33 +90,30 @@ class DeviceMachine:
         self._seconds = 0.0
         self._training: bytes | None = None
         self._upload: Upload | None = None
-        self._joining = False
         self._leaving = False
         self.left = False
-        self._repeat = _REPEAT
-        self._at: float | None = None  # when to say hello or join again
-        self._listen_at = 0.0  # when to ask the broker for the announcement again
         self.fatal: FleetError | None = None
 
     # -- what a driver asks -------------------------------------------------
 
     @property
     def wake(self) -> float | None:
-        if not self._link or self.fatal or self.left:
+        talk = self._talk
+        if not talk.link or self.fatal or self.left:
             return None
-        times = [self._at]
-        if self._welcome and self._fetch:
+        times = [talk.at]
+        if talk.welcome and self._fetch:
             times.append(self._fetch.wake)
-        if self._welcome and self._upload:
+        if talk.welcome and self._upload:
             times.append(self._upload.wake)
         if self._listening:
-            times.append(self._listen_at)
+            times.append(talk.listen_at)
         return min((t for t in times if t is not None), default=None)
 
     @property
     def linked(self) -> bool:
         """Whether the link is up."""
-        return self._link
+        return self._talk.link
 
     @property
     def doing(self) -> Doing:
@@ -155,12 +123,12 @@ class DeviceMachine:
             return "training"
         if self._fetch:
             return "fetching"
-        return "joining" if self._joining else "nothing"
+        return "joining" if self._talk.joining else "nothing"
 
     @property
     def _listening(self) -> bool:
         """Whether the next thing to happen is an announcement."""
-        return self._welcome and self.doing in ("nothing", "joining")
+        return self._talk.welcome and self.doing in ("nothing", "joining")
 
     @property
     def training_base(self) -> bytes | None:
@@ -177,15 +145,9 @@ class DeviceMachine:
             case Tick():
                 return self._tick(now)
             case Connected():
-                self._link, self._welcome = True, False
-                self._max_payload = event.max_payload
-                self._repeat = _REPEAT
-                online = wire.pack(State(online=True, boot=self._boot))
-                state = Publish(self._topics.state(self._device), online, retain=True)
-                return [state, *self._hello(now)]
+                return [*self._talk.connected(event, now)]
             case Disconnected():
-                self._link = self._welcome = self._joining = False
-                self._at = None
+                self._talk.lost()
                 if self._upload:
                     self._upload.link_lost()
                 return []
@@ -203,49 +165,23 @@ class DeviceMachine:
 
     # -- conversation ---------------------------------------------------------
 
-    @property
-    def _who(self) -> tuple[bytes, bytes]:
-        return self._identity.nonce, self._boot
-
-    def _say(self, message: Hello | Join | Abort) -> Publish:
-        return Publish(self._topics.req(self._device), wire.pack(message))
-
-    def _hello(self, now: float) -> list[Effect]:
-        # Who does not know us has not heard our join either.
-        self._welcome = self._joining = False
-        self._at = now + self._repeat
-        self._repeat = min(self._repeat * 2, _LONGEST_REPEAT)
-        hello = Hello(
-            nonce=self._identity.nonce,
-            boot=self._boot,
-            incarnation=self._identity.incarnation,
-            seq=self._store.seq,
-            pending=self._store.pending_uid(),
-            epoch=self._store.epoch,
-            audit=self._store.audit(),
-        )
-        return [self._say(hello)]
-
     def _tick(self, now: float) -> list[Effect | StartTraining]:
         effects: list[Effect | StartTraining] = []
-        if not self._link:
+        talk = self._talk
+        if not talk.link:
             return effects
-        if self._at is not None and now >= self._at:
-            if not self._welcome:
-                effects += self._hello(now)
+        if talk.at is not None and now >= talk.at:
+            if not talk.welcome:
+                effects += talk.hello(now)
             else:
-                self._at = None
-                self._joining = False
+                talk.due()
                 effects += self._next(now)
-        if self._welcome and self._fetch and now >= self._fetch.wake:
+        if talk.welcome and self._fetch and now >= self._fetch.wake:
             effects += self._fetch.ask(now)
-        if self._welcome and self._upload and now >= self._upload.wake:
+        if talk.welcome and self._upload and now >= self._upload.wake:
             effects += self._upload.offer(now)
-        if self._listening and now >= self._listen_at:
-            # An announcement may have been lost; the broker has kept the last one. Some brokers
-            # answer a subscription that they have already with nothing.
-            self._listen_at = now + _LISTEN
-            effects += [Unsubscribe(self._topics.round), Subscribe(self._topics.round)]
+        if self._listening and now >= talk.listen_at:
+            effects += talk.listen(now)
         return effects
 
     def _received(self, event: Received, now: float) -> list[Effect | StartTraining]:
@@ -266,12 +202,12 @@ class DeviceMachine:
 
     def _control(self, message: FromServer, now: float) -> list[Effect | StartTraining]:
         match message:
-            case Welcome() if message.boot == self._boot:
+            case Welcome() if message.boot == self._talk.boot:
                 return self._welcomed(message, now)
             case Train():
                 return self._asked(message, now)
             case Busy():
-                self._busy(message, now)
+                return self._busy(message, now)
             case Grant() if self._upload and message.uid == self._upload.pending.uid:
                 return list(self._upload.granted(message, now))
             case Ack() if self._upload and message.uid == self._upload.pending.uid:
@@ -283,12 +219,9 @@ class DeviceMachine:
         return []
 
     def _welcomed(self, message: Welcome, now: float) -> list[Effect | StartTraining]:
-        if self._welcome or message.epoch < (self._store.epoch or 0):
+        if self._talk.welcome or message.epoch < (self._store.epoch or 0):
             return []
-        self._welcome = True
-        self._at = None
-        self._listen_at = now + _LISTEN
-        self._repeat = _REPEAT
+        self._talk.welcomed(now)
         effects: list[Effect | StartTraining] = [Report("welcome", {"epoch": message.epoch})]
         if message.receipt:
             effects += self._receipt(message.receipt, now)
@@ -301,29 +234,18 @@ class DeviceMachine:
         return effects + self._next(now)
 
     def _rejected(self, message: Reject, now: float) -> list[Effect | StartTraining]:
-        nonce, boot = self._who
-        if message.boot not in (None, boot) or message.nonce not in (None, nonce):
+        if not self._talk.is_meant(message):
             return []  # it answers somebody else, or what this device was
         match message.code:
-            case "version":
-                low, high = message.speaks
-                return self._die(
-                    f"the aggregator speaks protocol {low} to {high}, this device 1",
-                    "update the older side",
-                )
-            case "fenced":
-                return self._die(
-                    f"another process uses the device id {self._device!r}",
-                    "stop one of them, or give each an id and a --state directory of its own",
-                )
+            case "version" | "fenced":
+                return self._die(*self._talk.farewell(message))
             case "restored":
                 self._store.enrol_anew()
-                self._identity = self._store.identity
                 self._upload = self._fetch = None
                 self._training = None
-                return [Report("enrolled_anew", {"why": message.reason}), *self._hello(now)]
+                return [Report("enrolled_anew", {"why": message.reason}), *self._talk.hello(now)]
             case "unknown":
-                return list(self._hello(now)) if self._welcome else []
+                return [*self._talk.hello(now)] if self._talk.welcome else []
 
     def _die(self, what: str, repair: str) -> list[Effect | StartTraining]:
         self.fatal = FleetError(what, repair=repair)
@@ -336,13 +258,13 @@ class DeviceMachine:
         message: ToAll = wire.unpack(raw, ToAll)
         effects: list[Effect | StartTraining] = []
         again, self._heard = raw == self._heard, raw
-        self._listen_at = now + _LISTEN
-        if self._link and (again or not self._welcome):
+        self._talk.heard(now)
+        if self._talk.link and (again or not self._talk.welcome):
             # Said again, or before a welcome: the aggregator has just come, or come back.
-            effects += self._hello(now)
+            effects += self._talk.hello(now)
         if again:
             return effects
-        if self._welcome and self._upload:
+        if self._talk.welcome and self._upload:
             effects += self._upload.offer(now)  # the round went on: was it counted?
         if isinstance(message, Idle):
             effects += self._drop_round()
@@ -350,10 +272,8 @@ class DeviceMachine:
             effects.append(Report("idle", {"reason": message.reason, "round": message.round}))
             return effects
         effects += self._drop_round()
-        self._announced = None  # should this version not know the algorithm
-        self._announced = Announced(
-            message, announcement_hash(raw), algorithms.from_wire(message.algorithm)
-        )
+        self._announced = None  # should it be one that this version cannot or will not train for
+        self._announced = Announced.read(message, raw)
         blobs = {b.sha256 for b in (message.plan, message.model, message.control) if b}
         self._cache.retain(blobs)
         return effects + self._next(now)
@@ -363,8 +283,7 @@ class DeviceMachine:
         effects: list[Effect | StartTraining] = list(self._fetch.cancel()) if self._fetch else []
         self._fetch = None
         self._training = None
-        if self._joining:
-            self._joining, self._at = False, None
+        self._talk.let_go()
         return effects
 
     def _epoch(self, epoch: int) -> list[Effect | StartTraining]:
@@ -378,15 +297,14 @@ class DeviceMachine:
 
     def _next(self, now: float) -> list[Effect | StartTraining]:
         """Begin what there is to do, unless something is being done."""
-        if not (self._link and self._welcome) or self._upload or self._fetch or self._training:
-            return []
-        if self.left:
+        talk = self._talk
+        if not talk.ready or self._upload or self._fetch or self._training or self.left:
             return []
         pending = self._store.pending()
         if pending:
-            self._upload = Upload(self._topics, self._device, self._who, pending, self._part_size())
+            self._upload = Upload(self._topics, self._device, talk.who, pending, self._part_size())
             return list(self._upload.offer(now))
-        if self._leaving and self._at is not None:
+        if self._leaving and talk.at is not None:
             return []
         if self._leaving:
             self._store.save_pending(leave_of(self._store))
@@ -394,42 +312,45 @@ class DeviceMachine:
         announced = self._announced
         if (
             not announced
-            or self._joining
+            or talk.joining
+            or talk.declining
             or announced.round.epoch < (self._store.epoch or 0)
             or announced.base in (self._store.last_base, self._given_up)
         ):
             return []
         effects = self._epoch(announced.round.epoch)
-        self._joining = True
-        self._at = now + self._repeat
-        self._repeat = min(self._repeat * 1.5, _LONGEST_REPEAT)
-        nonce, boot = self._who
-        join = Join(nonce=nonce, boot=boot, round=announced.round.round, base=announced.base)
-        return [*effects, self._say(join)]
+        reason = self._consent()
+        if reason:
+            return [*effects, *talk.decline(announced, reason, now)]
+        return [*effects, *talk.join(announced, now)]
 
     def _part_size(self) -> int:
         size = self._announced.round.part_size if self._announced else 65536
-        return size if self._max_payload is None else max(1024, min(size, self._max_payload - 64))
+        most = self._talk.max_payload
+        return size if most is None else max(1024, min(size, most - 64))
 
-    def _busy(self, message: Busy, now: float) -> None:
+    def _busy(self, message: Busy, now: float) -> list[Effect | StartTraining]:
+        talk, announced = self._talk, self._announced
         if self._upload and message.uid == self._upload.pending.uid:
             self._upload.busy(message, now)
-        elif self._joining and self._announced and message.round == self._announced.round.round:
-            self._at = now + message.after
+        elif talk.joining and announced and message.round == announced.round.round:
+            talk.at = now + message.after
+            facts = {"round": message.round, "after": message.after, "reason": message.reason}
+            return [Report("busy", facts)]
+        return []
 
     def _asked(self, message: Train, now: float) -> list[Effect | StartTraining]:
         announced = self._announced
-        if not announced or message.base != announced.base or not self._joining:
+        if not announced or message.base != announced.base or not self._talk.joining:
             return []
-        self._joining, self._at = False, None
-        self._repeat = _REPEAT
+        self._talk.asked()
         self._seconds = message.seconds
         round_ = announced.round
         blobs = [b for b in (round_.plan, round_.model, round_.control) if b]
         fetch = Fetch(
             self._topics,
             self._device,
-            self._who,
+            self._talk.who,
             blobs=blobs,
             kept=round_.plan,
             part_size=round_.part_size,
@@ -459,11 +380,7 @@ class DeviceMachine:
             return []
         self._training = None
         self._given_up = event.base
-        nonce, boot = self._who
-        reason = event.reason[:300]
-        round_ = self._announced.round.round
-        abort = Abort(nonce=nonce, boot=boot, round=round_, reason=reason)
-        return [Report("abort", {"round": round_, "reason": reason}), self._say(abort)]
+        return [*self._talk.abort(self._announced, event.reason)]
 
     def _trained(self, event: Trained, now: float) -> list[Effect | StartTraining]:
         announced, outcome = self._announced, event.outcome
@@ -475,16 +392,16 @@ class DeviceMachine:
             update_of(self._store, announced, outcome, event.holdout),
             plan=round_.plan.sha256,
             kept=None if outcome.kept is None else outcome.kept.astype("<f4").tobytes(),
+            residual=outcome.residual,
         )
-        report = Report(
-            "trained",
-            {
-                "round": round_.round,
-                "steps": outcome.steps,
-                "loss": outcome.loss,
-                "drift": outcome.drift,
-            },
-        )
+        facts: dict[str, object] = {
+            "steps": outcome.steps,
+            "loss": outcome.loss,
+            "drift": outcome.drift,
+        }
+        if outcome.stopped:
+            facts["stopped"] = outcome.stopped
+        report = Report("trained", {"round": round_.round, **facts, "scheme": outcome.scheme})
         return [report, *self._next(now)]
 
     def _receipt(self, message: Receipt, now: float) -> list[Effect | StartTraining]:
@@ -495,16 +412,6 @@ class DeviceMachine:
         self._upload = None
         self.left = self.left or (leave and message.counted)
         if leave and not self.left:
-            self._at = now + self._repeat  # refused: try again, but not at once
-            self._repeat = min(self._repeat * 2, _LONGEST_REPEAT)
-        return [
-            Report(
-                "left" if self.left else "settled",
-                {
-                    "round": message.round,
-                    "counted": message.counted,
-                    "reason": message.reason,
-                    "bytes": sent,
-                },
-            )
-        ]
+            self._talk.refused_to_leave(now)
+        facts = {"round": message.round, "counted": message.counted, "reason": message.reason}
+        return [Report("left" if self.left else "settled", facts | {"bytes": sent})]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kellet.sdk import algorithms
 from kellet.sdk.algorithms import FedAvg
+from kellet.sdk.errors import UsageError
 from kellet.sdk.protocol.body import UpdateHeader, encode_body
-from kellet.sdk.protocol.messages import NO_BASE, Round, update_uid
+from kellet.sdk.protocol.messages import NO_BASE, Round, announcement_hash, update_uid
 from kellet.sdk.store import Pending, Store
 from kellet.sdk.trainer import Holdout, Outcome
 
@@ -24,6 +27,25 @@ class Announced:
     round: Round
     base: bytes
     algorithm: FedAvg
+
+    @classmethod
+    def read(cls, round_: Round, raw: bytes) -> Self:
+        """Of an announcement as it came. Raises ``UsageError`` for one that nobody can follow.
+
+        That is an algorithm unknown here, error feedback where it diverges, or
+        controls that are and are not.
+        """
+        algorithm = algorithms.from_wire(round_.algorithm)
+        round_.codecs.check()
+        controls = (algorithm.controls, round_.control is not None, round_.codecs.delta_c != "none")
+        if len(set(controls)) > 1:
+            raise UsageError(
+                f"an announcement of {algorithm.name} with "
+                f"{'a' if round_.control else 'no'} control and delta_c {round_.codecs.delta_c}",
+                why="an algorithm has controls, or it has none",
+                repair="update the aggregator",
+            )
+        return cls(round_, announcement_hash(raw), algorithm)
 
 
 def update_of(

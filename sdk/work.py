@@ -1,0 +1,40 @@
+"""Between a device's machine and its driver: the work that is asked for, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kellet.sdk.outgoing import Announced
+from kellet.sdk.trainer import Holdout, Outcome
+
+__all__ = ["Leave", "StartTraining", "Trained", "TrainingStopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class StartTraining:
+    """Effect: train on ``announced`` for at most ``seconds``; answer with the same base."""
+
+    announced: Announced
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Event: training for ``base`` came to ``outcome``."""
+
+    base: bytes
+    outcome: Outcome
+    holdout: Holdout | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStopped:
+    """Event: training for ``base`` gave nothing to send."""
+
+    base: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Event: take this device out of the fleet, its control out of C."""
