@@ -20,6 +20,7 @@ from kellet.kernels import Int8Rows
 __all__ = [
     "Controls",
     "Derived",
+    "FloatVector",
     "Parts",
     "Piece",
     "Sent",
@@ -46,6 +47,16 @@ class Parts(Protocol[Element_co]):
     def __getitem__(self, part: slice, /) -> NDArray[Element_co]: ...
 
 
+class FloatVector(Parts[np.float32], Protocol):
+    """A float32 vector that is read in parts."""
+
+    @property
+    def dtype(self) -> np.dtype[np.float32]: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Controls:
     """What a round's correction is made of, both of [n_train].
@@ -70,7 +81,7 @@ class Derived:
     """
 
     c: Parts[np.float32]
-    delta_y: F32
+    delta_y: Parts[np.float32]
     rate_sum: float
     damping: float = 1.0
 
@@ -78,6 +89,7 @@ class Derived:
         return len(self.c)
 
     def __getitem__(self, part: slice) -> I64:
+        part = slice(*part.indices(len(self))[:2])  # delta_y goes on with the buffers
         return kernels.derived_delta_c(
             self.c[part], self.delta_y[part], self.rate_sum, self.damping
         )
@@ -90,7 +102,7 @@ class Sent:
     c_i follows what the server reads, not what was computed: both sums stay equal.
     """
 
-    decoded: F32
+    decoded: Parts[np.float32]
 
     def __len__(self) -> int:
         return len(self.decoded)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet.kernels import Int8Rows
+from kellet.sdk.controls import FloatVector
 from kellet.sdk.plan.schemes import Int8Layout
 
 __all__ = [
@@ -55,8 +56,9 @@ class Int8WeightSession(Protocol):
     weight_grads: F32
     rest: F32
     rest_grads: F32
+    scratch: F32
 
-    def load(self, x: F32, *, seed: int) -> None: ...
+    def load(self, x: FloatVector, *, seed: int) -> None: ...
 
     def step(self, x: F32, y: I64) -> float: ...
 
@@ -65,6 +67,8 @@ class LocalModel(Protocol):
     """A device's y. Vectors are in the plan's order, whatever it is held in."""
 
     scheme: str
+    borrows: bool
+    """Whether ``delta_y`` lies in the session's memory, until its next step."""
 
     def gradient(self, x: F32, y: I64) -> float:
         """The loss of a batch at y; its gradient is kept for ``step``."""
@@ -87,7 +91,7 @@ class LocalModel(Protocol):
         ...
 
     def delta_y(self, rate_sum: float) -> F32:
-        """y - y_0, a new float32 [n_update].
+        """y - y_0, float32 [n_update].
 
         Without the known error of a shift that was held in int8: ``rate_sum*(Q(d) - d)`` is
         added. What a device keeps to itself is zero.

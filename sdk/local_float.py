@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from kellet import kernels
 from kellet.kernels import Int8Rows
 from kellet.sdk.algorithms import FedAvg, Work
-from kellet.sdk.controls import Controls, Piece, parts, pieces, quantised_shift, rows_of
+from kellet.sdk.controls import (
+    Controls,
+    FloatVector,
+    Piece,
+    parts,
+    pieces,
+    quantised_shift,
+    rows_of,
+)
 from kellet.sdk.local import FloatSession, place
 from kellet.sdk.plan.schemes import FLOAT32
 
@@ -29,12 +37,13 @@ class FloatLocal:
     """
 
     scheme = FLOAT32
+    borrows = False
 
     def __init__(
         self,
         session: FloatSession,
         algorithm: FedAvg,
-        x: F32,
+        x: FloatVector,
         *,
         n_train: int,
         n_update: int,
@@ -49,7 +58,7 @@ class FloatLocal:
         self._local = local
         self._controls = controls
         params = session.params
-        params[: len(x)] = x
+        params[: x.shape[0]] = x[:]
         place(params, local, kept)
         self._y = params[:n_train]
         self._buffers = params[n_train:n_update].copy()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kellet import kernels
 from kellet.kernels import Int8Rows
 from kellet.sdk.algorithms import FedAvg, Int8Step, Int8Work, Work
-from kellet.sdk.controls import Controls, pieces, quantised_shift, rows_of
+from kellet.sdk.controls import Controls, FloatVector, pieces, quantised_shift, rows_of
 from kellet.sdk.local import Draw, Int8WeightSession, TrainingFailed, place
 
 __all__ = ["Int8Local", "Int8Stepping", "int8_steps"]
@@ -36,11 +36,13 @@ class Int8Local:
     float32. ``stepping`` replaces the int8 step, in experiments.
     """
 
+    borrows = True
+
     def __init__(
         self,
         session: Int8WeightSession,
         algorithm: FedAvg,
-        x: F32,
+        x: FloatVector,
         *,
         draw: Draw,
         controls: Controls | None = None,
@@ -120,7 +122,7 @@ class Int8Local:
         return math.sqrt(squares)
 
     def delta_y(self, rate_sum: float) -> F32:
-        delta: F32 = kernels.aligned(self._session.weights.size + self._n_update)
+        delta = self._session.scratch  # the gradients have been taken
         for piece, (now, start) in zip(self._cut, self._decoded(), strict=True):
             if self._shift is None:
                 np.subtract(now, start, out=delta[piece.flat])

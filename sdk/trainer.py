@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kellet import kernels
 from kellet.sdk.algorithms import FedAvg, Scaffold
-from kellet.sdk.controls import Controls, Derived, Parts, Sent, parts
+from kellet.sdk.controls import Controls, Derived, FloatVector, Parts, Sent, parts
 from kellet.sdk.local import (
     FloatSession,
     Int8WeightSession,
@@ -70,15 +70,15 @@ class Outcome:
     """What a device's round came to.
 
     ``delta_y`` float32 [n_update]: the update as it will be decoded; ``delta_y_sent`` its
-    bytes, in ``codec``. ``delta_c`` int64 [n_train] on the grid, as it will be counted:
-    an array for any slice; ``delta_c_sent`` its bytes where it travels. ``residual`` float32
-    [n_update]: what error feedback keeps. ``loss`` is the mean data loss over the
-    steps, ``objective`` adds the proximal term, ``drift`` is ||y - y_0|| over the trained
-    parameters. ``kept`` float32: what stays on the device, where the plan keeps
-    something there. ``stopped``: why training ended before its last step.
+    bytes, in ``codec``. ``delta_c`` int64 [n_train] on the grid, as it will be counted;
+    ``delta_c_sent`` its bytes where it travels. Both vectors give an array for any slice.
+    ``residual`` float32 [n_update]: what error feedback keeps. ``loss`` is the mean data
+    loss over the steps, ``objective`` adds the proximal term, ``drift`` is ||y - y_0|| over
+    the trained parameters. ``kept`` float32: what stays on the device, where the plan
+    keeps something there. ``stopped``: why training ended before its last step.
     """
 
-    delta_y: F32
+    delta_y: Parts[np.float32]
     delta_y_sent: Bytes
     delta_c: Parts[np.int64] | None
     delta_c_sent: Bytes | None
@@ -113,7 +113,7 @@ def batches(
 def begin(
     session: FloatSession | Int8WeightSession,
     algorithm: FedAvg,
-    x: F32,
+    x: FloatVector,
     *,
     shapes: Shapes,
     controls: Controls | None = None,
@@ -174,7 +174,7 @@ def train(
     algorithm: FedAvg,
     data: Data,
     *,
-    x: F32,
+    x: FloatVector,
     shapes: Shapes,
     c: Parts[np.float32] | None = None,
     c_i: Parts[np.int64] | None = None,
@@ -267,28 +267,26 @@ def train_from(
         stopped = stop()
         if stopped:
             break
-    delta_y = model.delta_y(rate_sum)
-    drift = kernels.norm(delta_y[: shapes.n_train])
+    drift = model.distance()
     if uplink is None:
         plain = isinstance(algorithm, Scaffold) and algorithm.delta_c
         uplink = Uplink(delta_c=plain or "none")
     draw = partial(round_seed, seed, device, round_)
     coded = code(
         uplink.delta_y,
-        delta_y,
+        model.delta_y(rate_sum),
         shapes.update,
+        borrowed=model.borrows,
         seed=draw("delta_y"),
         share=uplink.share,
         feedback=uplink.feedback,
         residual=uplink.residual,
     )
-    del delta_y
     delta_c: Parts[np.int64] | None = None
     sent: Bytes | None = None
     if isinstance(algorithm, Scaffold):
         assert controls is not None
-        trained = coded.decoded[: shapes.n_train]
-        change = Derived(controls.c, trained, rate_sum, algorithm.control_damping)
+        change = Derived(controls.c, coded.decoded, rate_sum, algorithm.control_damping)
         try:
             delta_c, sent = _control_change(
                 change,

@@ -15,11 +15,12 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kellet.sdk.controls import parts
+from kellet.sdk.coded import decode_parts
+from kellet.sdk.controls import Parts, parts
 from kellet.sdk.errors import UsageError
 from kellet.sdk.local import TrainingFailed
 from kellet.sdk.protocol.messages import Codecs, DeltaC
-from kellet.sdk.protocol.vectors import Codec, decode_vector, encode_vector
+from kellet.sdk.protocol.vectors import Codec, encode_vector
 
 __all__ = ["Coded", "Uplink", "code"]
 
@@ -69,7 +70,7 @@ class Coded(NamedTuple):
     """The bytes of a vector, what they decode to, and what they left out."""
 
     sent: bytes | memoryview
-    decoded: F32
+    decoded: Parts[np.float32]
     residual: F32 | None
 
 
@@ -78,30 +79,39 @@ def code(
     v: F32,
     layout: I64,
     *,
+    borrowed: bool = False,
     seed: int,
     share: float = 0.0,
     feedback: bool = False,
     residual: F32 | None = None,
 ) -> Coded:
-    """Code ``v`` (float32 [n]), which is used up: its memory becomes the residual's or the bytes'.
+    """Code ``v`` (float32 [n]), which is used up.
 
-    With ``feedback``, v + ``residual`` is coded, and the new residual is that minus
-    what it decodes to. Raises ``TrainingFailed`` where a value is not finite or not
-    inside (-2^14, 2^14), which the server would refuse.
+    Its memory becomes the bytes' or the residual's, unless it is ``borrowed``. With ``feedback``,
+    v + ``residual`` is coded, and the new residual is that minus what it decodes to. Raises
+    ``TrainingFailed`` where a value is not finite or not inside (-2^14, 2^14), which
+    the server would refuse.
     """
     if feedback and residual is not None:
         v += residual
     _check(v)
     if codec == "f32":
+        if borrowed:
+            v = v.copy()
         left = np.zeros_like(v) if feedback else None
         return Coded(v.astype("<f4", copy=False).data.cast("B").toreadonly(), v, left)
     sent = encode_vector(codec, v, layout, seed=seed, share=share)
-    decoded = decode_vector(codec, sent, layout, len(v))
-    _check(decoded)
-    if not feedback:
-        return Coded(sent, decoded, None)
-    v -= decoded
-    return Coded(sent, decoded, v)
+    decoded = decode_parts(codec, sent, layout, len(v))
+    left = None
+    if feedback:
+        left = v.copy() if borrowed else v
+    del v
+    for part in parts(len(decoded)):
+        some = decoded[part]
+        _check(some)
+        if left is not None:
+            left[part] -= some
+    return Coded(sent, decoded, left)
 
 
 def _check(v: F32) -> None:

@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.blobs import BlobCache
-from kellet.sdk.controls import Controls
+from kellet.sdk.coded import decode_parts
+from kellet.sdk.controls import Controls, FloatVector
 from kellet.sdk.device import StartTraining, Trained, TrainingStopped
 from kellet.sdk.errors import DataError, KelletError, PlanError
+from kellet.sdk.heap import return_large_blocks
 from kellet.sdk.holdout import split_holdout
 from kellet.sdk.outgoing import Announced
 from kellet.sdk.plan import Evaluator, GradientSession, Int8Session, Plan
 from kellet.sdk.plan.schemes import FLOAT32, SCHEMES, check_scheme
-from kellet.sdk.protocol.vectors import Codec, Shapes, decode_vector
+from kellet.sdk.protocol.vectors import Codec, Shapes
 from kellet.sdk.store import Store, unpack_control
 from kellet.sdk.trainer import Data, Holdout, TrainingFailed, begin, train_from
 from kellet.sdk.uplink import Uplink
@@ -113,16 +115,13 @@ class _Opened:
             self._scheme = scheme
         return self._session
 
-    def judge(self, model: NDArray[np.float32]) -> Holdout | None:
+    def judge(self, received: FloatVector) -> Holdout | None:
         """The received model on the device's own hold-out."""
         if self._held is None:
             return None
         if self._evaluator is None:
             self._evaluator = self.plan.evaluator()
-        if len(model) < self.plan.n_params:
-            whole = self.plan.initial()
-            whole[: len(model)] = model
-            model = whole
+        model = self.plan.completed(received[:])
         metrics = self._evaluator.evaluate(model, self._held.x, self._held.y)
         return Holdout(metrics.n, metrics.loss, metrics.accuracy)
 
@@ -145,6 +144,7 @@ class TrainingWorker:
         answer: Callable[[Trained | TrainingStopped | TrainingBroke], None],
         abilities: Abilities | None = None,
     ) -> None:
+        return_large_blocks()
         self._device = device
         self._store = store
         self._cache = cache
@@ -243,10 +243,10 @@ class TrainingWorker:
         session = self._session(announced, opened)
         controls = None
         if given.c is not None and round_.control is not None:
-            c = decode_vector(round_.control.codec, given.c, shapes.train, shapes.n_train)
+            c = decode_parts(round_.control.codec, given.c, shapes.train, shapes.n_train)
             controls = Controls(c, unpack_control(given.c_i, plan.n_train))
         given.c = given.c_i = None
-        x = decode_vector(round_.model.codec, given.model, shapes.update, shapes.n_update)
+        x = decode_parts(round_.model.codec, given.model, shapes.update, shapes.n_update)
         given.model = b""
         judged = opened.judge(x)
         model = begin(

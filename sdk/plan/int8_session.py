@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kellet.kernels import Int8Rows, aligned, dequantise, quantise, row_layout
+from kellet.sdk.controls import FloatVector
 from kellet.sdk.errors import PlanError, UsageError
 from kellet.sdk.plan.bundle import step_outputs
 from kellet.sdk.plan.schemes import Int8Layout, Int8Tensor, check_scheme
@@ -79,7 +80,7 @@ class Int8Session:
         self._batch: tuple[_Array, _Array] | None = None
         self._bind()
 
-    def load(self, x: _Floats, *, seed: int) -> None:
+    def load(self, x: FloatVector, *, seed: int) -> None:
         """Take the model ``x``, float32 [n_update] or [n_params].
 
         Each weight is rounded stochastically by the hash of (seed, the place of
@@ -251,7 +252,7 @@ def _fill(rows: Int8Rows, held: Int8Tensor, given: Int8Rows) -> None:
     rows.scales[held.scales] = given.scales
 
 
-def _wrong(what: str, found: _Array, wanted: str) -> UsageError:
+def _wrong(what: str, found: _Array | FloatVector, wanted: str) -> UsageError:
     return UsageError(
         f"the {what} is {found.dtype} {list(found.shape)}",
         why=f"this plan's is {wanted}",

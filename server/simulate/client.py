@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet.sdk.blobs import BlobCache
+from kellet.sdk.coded import decode_parts
 from kellet.sdk.controls import Controls
 from kellet.sdk.device import DeviceMachine, StartTraining, Trained, TrainingStopped
 from kellet.sdk.errors import FleetError
 from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Unsubscribe
 from kellet.sdk.protocol.topics import Topics, check_id
-from kellet.sdk.protocol.vectors import decode_vector
 from kellet.sdk.store import Store
 from kellet.sdk.trainer import Data, TrainingFailed, begin, train_from
 from kellet.sdk.transport.memory import MemoryTransport
@@ -89,10 +89,10 @@ class Client:
         simulation, announced = self._simulation, effect.announced
         plan, shapes, round_ = simulation.plan, simulation.shapes, announced.round
         blobs = self._cache.take(*(blob.sha256 for blob in (round_.model, round_.control) if blob))
-        x = decode_vector(round_.model.codec, blobs[0], shapes.update, shapes.n_update)
+        x = decode_parts(round_.model.codec, blobs[0], shapes.update, shapes.n_update)
         controls = None
         if round_.control:
-            c = decode_vector(round_.control.codec, blobs[1], shapes.train, shapes.n_train)
+            c = decode_parts(round_.control.codec, blobs[1], shapes.train, shapes.n_train)
             controls = Controls(c, self.store.control(shapes.n_train))
         kept = self.store.kept(round_.plan.sha256)
         residual = self.store.residual(round_.plan.sha256)
@@ -132,7 +132,7 @@ class Client:
         if pending is not None and pending.c_i_next is not None:
             receipt = self._simulation.ledger.receipt(pending.uid)
             if receipt is not None and receipt.counted:
-                return pending.c_i_next
+                return pending.c_i_next[:]
         return self.store.control(self._simulation.plan.n_train)
 
 
