@@ -1,6 +1,6 @@
-"""A plan's loss and gradients at some points, to be compared between processors.
+"""Losses and gradients of plans at some points, to be compared between processors.
 
-``python -m emulation.gradients PLAN SCHEME POINTS OUT``: two .npz files.
+``python -m emulation.gradients POINTS OUT``: two .npz files.
 """
 
 from __future__ import annotations
@@ -11,40 +11,67 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kellet.sdk import Plan
+from kellet.sdk.plan import GradientSession
 
-Arrays = Mapping[str, np.ndarray[Any, Any]]
+Arrays = dict[str, NDArray[Any]]
+BATCHES = {"wisdm": (1, 7, 32), "har": (1, 8)}
 
 
-def points(plan: Plan, sizes: tuple[int, ...]) -> dict[str, np.ndarray[Any, Any]]:
-    """Make a parameter vector and a batch of each size."""
+def points() -> Arrays:
+    """Make a model and a batch of each size for each plan: ``wisdm 0 x``, and so on."""
     numbers = np.random.default_rng(8)
-    given = {}
-    for i, size in enumerate(sizes):
-        noise = numbers.standard_normal(plan.n_params).astype(np.float32)
-        given[f"params{i}"] = plan.initial() + np.float32(0.05) * noise
-        shape = (size, *plan.manifest.input.shape)
-        given[f"x{i}"] = numbers.standard_normal(shape).astype(np.float32)
-        given[f"y{i}"] = numbers.integers(0, plan.manifest.labels.classes, size)
+    given: Arrays = {}
+    for name, sizes in BATCHES.items():
+        plan = Plan.open(name)
+        for i, size in enumerate(sizes):
+            noise = numbers.standard_normal(plan.n_params).astype(np.float32)
+            given[f"{name} {i} model"] = plan.initial() + np.float32(0.05) * noise
+            shape = (size, *plan.manifest.input.shape)
+            given[f"{name} {i} x"] = numbers.standard_normal(shape).astype(np.float32)
+            given[f"{name} {i} y"] = numbers.integers(0, plan.manifest.labels.classes, size)
     return given
 
 
-def gradients(plan: Plan, scheme: str, given: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-    """Evaluate ``loss`` and ``grads`` of a scheme's session at each point."""
-    found: dict[str, np.ndarray[Any, Any]] = {}
-    session = plan.session()
-    for i in range(len(given) // 3):
-        session.params[:] = given[f"params{i}"]
-        found[f"loss{i}"] = np.float64(session.step(given[f"x{i}"], given[f"y{i}"]))
-        found[f"grads{i}"] = session.grads.copy()
+def gradients(given: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Evaluate each scheme of each plan: ``wisdm w8.row/1 0 loss`` and ``... grads``.
+
+    ``... held``: the int8 values and scales at which they are, of a scheme that has them.
+    """
+    found: Arrays = {}
+    for name, sizes in BATCHES.items():
+        plan = Plan.open(name)
+        for scheme in plan.schemes:
+            session = plan.session(scheme)
+            for i in range(len(sizes)):
+                model, x, y = (given[f"{name} {i} {what}"] for what in ("model", "x", "y"))
+                key = f"{name} {scheme} {i}"
+                if isinstance(session, GradientSession):
+                    session.params[:] = model
+                else:
+                    session.load(model, seed=i)
+                    held = (session.weights.values, session.weights.scales)
+                    found[f"{key} held"] = np.concatenate([part.view(np.uint8) for part in held])
+                found[f"{key} loss"] = np.float64(session.step(x, y))
+                flat = np.zeros(plan.n_train, np.float32)
+                for place, part in _parts(session):
+                    flat[place] = part
+                found[f"{key} grads"] = flat
     return found
 
 
+def _parts(session: Any) -> Any:
+    if isinstance(session, GradientSession):
+        return [(slice(None), session.grads)]
+    return session.gradients()
+
+
 def main() -> None:
-    name, scheme, source, target = sys.argv[1:]
+    source, target = sys.argv[1:]
     with np.load(source) as given:
-        found = gradients(Plan.open(name), scheme, dict(given))
+        found = gradients(dict(given))
     with Path(target).open("wb") as out:
         np.savez(out, **found)
 
