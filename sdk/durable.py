@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ class Database:
 
     def __init__(self, path: Path | None, schema: str, version: int) -> None:
         self.where = str(path) if path else ":memory:"
+        self._lock = threading.RLock()  # a training reads while its driver may write
         with self._disk():
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,13 +96,20 @@ class Database:
             row: tuple[Any, ...] | None = self._db.execute(query, values).fetchone()
             return row
 
+    @contextmanager
+    def blob(self, table: str, column: str, *, write: bool = False) -> Iterator[sqlite3.Blob]:
+        """A blob of the row with id 1, read or (inside a transaction) written in parts."""
+        with self._disk(), self._db.blobopen(table, column, 1, readonly=not write) as blob:
+            yield blob
+
     def close(self) -> None:
         self._db.close()
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
         try:
-            yield
+            with self._lock:
+                yield
         except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
             raise  # ours, not the disk's
         except sqlite3.Error as error:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kellet.sdk import algorithms
 from kellet.sdk.algorithms import FedAvg
+from kellet.sdk.controls import Parts
 from kellet.sdk.errors import UsageError
 from kellet.sdk.protocol.body import UpdateHeader, encode_body
 from kellet.sdk.protocol.messages import NO_BASE, Round, announcement_hash, update_uid
@@ -77,8 +78,22 @@ def update_of(
     body = encode_body(header, delta_y=outcome.delta_y_sent, delta_c=outcome.delta_c_sent)
     c_i_next = None
     if outcome.delta_c is not None:
-        c_i_next = store.control(len(outcome.delta_c)) + outcome.delta_c[:]
+        c_i_next = _Moved(store.stored_control(len(outcome.delta_c)), outcome.delta_c)
     return _pending(header, body, c_i_next)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """c_i + delta_c, computed where it is read: both are as long as the model, in int64."""
+
+    c_i: Parts[np.int64]
+    delta_c: Parts[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.c_i)
+
+    def __getitem__(self, part: slice) -> NDArray[np.int64]:
+        return self.c_i[part] + self.delta_c[part]
 
 
 def leave_of(store: Store) -> Pending:
@@ -100,7 +115,7 @@ def leave_of(store: Store) -> Pending:
     )
 
 
-def _pending(header: UpdateHeader, body: bytes, c_i_next: NDArray[np.int64] | None) -> Pending:
+def _pending(header: UpdateHeader, body: bytes, c_i_next: Parts[np.int64] | None) -> Pending:
     return Pending(
         uid=update_uid(header.nonce, header.seq, header.base),
         seq=header.seq,

@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
+from kellet.sdk.controls import Parts, parts
 from kellet.sdk.durable import Database
 from kellet.sdk.errors import StorageError
 
-__all__ = ["Identity", "Pending", "Store", "unpack_control"]
+__all__ = ["Identity", "Pending", "Store", "StoredControl", "unpack_control"]
 
 I64 = NDArray[np.int64]
 Buffer = bytes | memoryview | NDArray[np.float32]
@@ -86,8 +87,8 @@ class Identity:
 class Pending:
     """The one update that is not settled.
 
-    ``c_i_next``: int64 [n_train], the control if the update is counted; None where the
-    algorithm has none.
+    ``c_i_next``: int64 [n_train], the control if the update is counted, an array for any
+    slice; None where the algorithm has none.
     """
 
     uid: bytes
@@ -97,7 +98,22 @@ class Pending:
     base: bytes
     sha256: bytes
     body: bytes
-    c_i_next: I64 | None
+    c_i_next: Parts[np.int64] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredControl:
+    """c_i as it lies on the disk, int64 on the grid: each slice is read when it is asked for."""
+
+    store: Store
+    n: int
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, part: slice) -> I64:
+        start, stop, _ = part.indices(self.n)
+        return self.store.read_control(start, stop)
 
 
 class Store:
@@ -167,6 +183,19 @@ class Store:
         blob: bytes | None = self._row("c_i")[0]
         return blob
 
+    def stored_control(self, n_train: int) -> StoredControl:
+        """c_i to be read in parts; zeros for a newcomer. ``StorageError`` as for ``control``."""
+        _check_length(self._row("length(c_i)")[0], n_train)
+        return StoredControl(self, n_train)
+
+    def read_control(self, start: int, stop: int) -> I64:
+        """Some elements of c_i, which has as many."""
+        if self._row("c_i is null")[0]:
+            return np.zeros(stop - start, np.int64)
+        with self._db.blob("device", "c_i") as blob:
+            blob.seek(8 * start)
+            return np.frombuffer(blob.read(8 * (stop - start)), "<i8")
+
     def audit(self) -> int | None:
         """sum r_j c_ij mod 2^64 with the epoch's signs; None before the first epoch."""
         epoch, blob = self._row("epoch, c_i")
@@ -176,10 +205,11 @@ class Store:
             return 0
         return kernels.signed_digest(np.frombuffer(blob, "<i8"), epoch)
 
-    def pending(self) -> Pending | None:
-        """The unsettled update, if there is one."""
+    def pending(self, *, control: bool = True) -> Pending | None:
+        """The unsettled update, if there is one; without ``control``, c_i_next is not read."""
         row = self._db.one(
-            "select uid, seq, round, epoch, base, sha256, body, c_i_next from outbox"
+            "select uid, seq, round, epoch, base, sha256, body,"
+            f" {'c_i_next' if control else 'null'} from outbox"
         )
         if row is None:
             return None
@@ -220,10 +250,10 @@ class Store:
         ``kept``: what stays on the device, whatever the receipt will say. ``residual``: what
         error feedback will have left out, float32, if the update is counted.
         """
-        blob = None if pending.c_i_next is None else pending.c_i_next.astype("<i8").tobytes()
+        c_i_next = pending.c_i_next
         with self._db.transaction():
             self._db.run(
-                "insert into outbox values (1, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "insert into outbox values (1, ?, ?, ?, ?, ?, ?, ?, zeroblob(?))",
                 pending.uid,
                 pending.seq,
                 pending.round,
@@ -231,8 +261,16 @@ class Store:
                 pending.base,
                 pending.sha256,
                 pending.body,
-                blob,
+                None if c_i_next is None else 8 * len(c_i_next),
             )
+            if c_i_next is None:
+                self._db.run("update outbox set c_i_next = null")
+            else:
+                # In parts: two more vectors of 8 bytes an element would be the most that a
+                # device ever holds.
+                with self._db.blob("outbox", "c_i_next", write=True) as blob:
+                    for part in parts(len(c_i_next)):
+                        blob.write(c_i_next[part].astype("<i8", copy=False).tobytes())
             if kept is not None:
                 self._db.run("update device set kept_plan = ?, kept = ?", plan, kept)
             if residual is not None:
@@ -302,12 +340,16 @@ def unpack_control(blob: bytes | None, n_train: int) -> I64:
     """A stored control as int64 [n_train]; ``StorageError`` where it is another plan's."""
     if blob is None:
         return kernels.aligned(n_train, np.int64)
-    if len(blob) != 8 * n_train:
-        raise StorageError(
-            f"the stored control variate has {len(blob) // 8} entries, the plan {n_train}",
-            why="it belongs to another plan",
-            repair="start a new control epoch at the aggregator when the plan changes",
-        )
+    _check_length(len(blob), n_train)
     out = kernels.aligned(n_train, np.int64)
     out[:] = np.frombuffer(blob, "<i8")
     return out
+
+
+def _check_length(size: int | None, n_train: int) -> None:
+    if size is not None and size != 8 * n_train:
+        raise StorageError(
+            f"the stored control variate has {size // 8} entries, the plan {n_train}",
+            why="it belongs to another plan",
+            repair="start a new control epoch at the aggregator when the plan changes",
+        )

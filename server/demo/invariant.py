@@ -74,5 +74,5 @@ def _committed(store: Store, ledger: Ledger, epoch: int, n: int) -> NDArray[np.i
     if pending is not None and pending.c_i_next is not None:
         receipt = ledger.receipt(pending.uid)
         if receipt is not None and receipt.counted:
-            return pending.c_i_next
+            return pending.c_i_next[:]
     return store.control(n)

@@ -82,7 +82,7 @@ class Books:
             if pending is not None and pending.c_i_next is not None:
                 receipt = ledger.receipt(pending.uid)
                 if receipt is not None and receipt.counted:
-                    c_i = pending.c_i_next.tolist()
+                    c_i = pending.c_i_next[:].tolist()
             total = [a + b for a, b in zip(total, c_i, strict=True)]
         return max(abs(a - b) for a, b in zip(server.control.integers(), total, strict=True))
 

@@ -315,7 +315,7 @@ def test_case_10_c_i_survives_kill_9_bit_for_bit(tmp_path: Path) -> None:
     assert pending is not None
     assert (pending.uid, pending.body) == (update.uid, update.body)
     assert pending.c_i_next is not None
-    assert pending.c_i_next.tolist() == c_i.tolist()
+    assert pending.c_i_next[:].tolist() == c_i.tolist()
 
     store.settle(update.uid, counted=True, reason="counted")
     settled = killed("settled")
