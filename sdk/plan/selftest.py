@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["SelfTestResult", "record", "record_variant", "run", "run_variant"]
 
 TOLERANCE = 1e-4
-# Where an activation is rounded to int8, a last bit of difference before can
-# become a whole unit.
-TOLERANCES = {"w8.row+a8/1": 2e-2}
+# The gradient of int8 weights is held to its own size. Moving the batch by 1e-6
+# of itself, more than processors differ by, moves it by up to 1e-5 over the
+# models of the tests; with int8 activations by up to 0.04, and the loss by
+# 1e-5, for a last bit before a rounding becomes a whole unit after it, and may
+# open a ReLU. Wrong arithmetic moves it by its whole size.
+_VARIANT_GRADIENT = 1e-3
+_ROUNDED = {"w8.row+a8/1": (1e-3, 0.1)}  # loss, gradient
 _SAMPLES = 256
 
 
@@ -32,7 +36,8 @@ class SelfTestResult:
     """What was computed here, and how far it is from what the plan says.
 
     Errors are relative to the largest expected value of their kind, or to 1
-    where that is smaller.
+    where that is smaller. A variant's gradient error is the length of the
+    difference over the length of what is expected.
     """
 
     scheme: str
@@ -83,7 +88,7 @@ def run(plan: Plan, expected: SelfTest) -> SelfTestResult:
         score_error=_error(scores, expected.scores.array()),
         seconds=time.perf_counter() - began,
     )
-    return _checked(result)
+    return _checked(result, TOLERANCE, TOLERANCE)
 
 
 def run_variant(plan: Plan, scheme: str, expected: SelfTest) -> SelfTestResult:
@@ -101,11 +106,11 @@ def run_variant(plan: Plan, scheme: str, expected: SelfTest) -> SelfTestResult:
         loss=loss,
         expected_loss=wanted.loss,
         loss_error=_error(np.float64(loss), np.float64(wanted.loss)),
-        gradient_error=_error(gradient, np.asarray(wanted.gradient)),
+        gradient_error=_relative(gradient, np.asarray(wanted.gradient)),
         score_error=0.0,
         seconds=time.perf_counter() - began,
     )
-    return _checked(result)
+    return _checked(result, *_ROUNDED.get(scheme, (TOLERANCE, _VARIANT_GRADIENT)))
 
 
 def _run_variant(plan: Plan, scheme: str, expected: SelfTest) -> tuple[float, np.ndarray]:
@@ -119,10 +124,12 @@ def _run_variant(plan: Plan, scheme: str, expected: SelfTest) -> tuple[float, np
     return loss, gradient
 
 
-def _checked(result: SelfTestResult) -> SelfTestResult:
-    tolerance = TOLERANCES.get(result.scheme, TOLERANCE)
-    for what in ("loss", "gradient", "score"):
-        error = getattr(result, f"{what}_error")
+def _checked(result: SelfTestResult, loss: float, gradient: float) -> SelfTestResult:
+    for what, error, tolerance in (
+        ("loss", result.loss_error, loss),
+        ("gradient", result.gradient_error, gradient),
+        ("score", result.score_error, TOLERANCE),
+    ):
         if not error <= tolerance:
             raise PlanError(
                 f"the plan's self-test of {result.scheme} fails: the {what} is off by {error:.2g}",
@@ -130,6 +137,13 @@ def _checked(result: SelfTestResult) -> SelfTestResult:
                 repair="install another release of onnxruntime, and report this processor",
             )
     return result
+
+
+def _relative(found: np.ndarray, wanted: np.ndarray) -> float:
+    if not np.isfinite(found).all():
+        return float("inf")
+    distance = float(np.linalg.norm(found.astype(np.float64) - wanted))
+    return distance / max(float(np.linalg.norm(wanted)), 1e-30)
 
 
 def _error(found: np.ndarray | np.float64, wanted: np.ndarray | np.float64) -> float:

@@ -26,7 +26,7 @@ class Graph:
         self.outputs: tuple[str, ...] = tuple(output.name for output in graph.output)
         self.inputs: dict[str, onnx.ValueInfoProto] = {value.name: value for value in graph.input}
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
-        self._shapes: dict[tuple[int, ...], str] = {}
+        self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._names = {*self.inputs, *self._constants}
         for node in self.nodes:
             self._names.update([node.name, *node.output])
@@ -46,12 +46,13 @@ class Graph:
         outputs = [self.fresh() for _ in range(count)]
         return helper.make_node(operator, list(inputs), outputs, name=self.fresh(), **attributes)
 
-    def shape(self, axes: tuple[int, ...]) -> str:
-        """Return the name of the constant that holds ``axes``; one for all that ask."""
-        if axes not in self._shapes:
-            name = self._shapes[axes] = self.fresh()
-            self._constants[name] = numpy_helper.from_array(np.array(axes, np.int64), name)
-        return self._shapes[axes]
+    def share(self, value: np.ndarray) -> str:
+        """Return the name of a constant of this value; one for all that ask."""
+        key = (value.dtype.str, value.shape, value.tobytes())
+        if key not in self._shared:
+            name = self._shared[key] = self.fresh()
+            self._constants[name] = numpy_helper.from_array(value, name)
+        return self._shared[key]
 
     def constant(self, name: str) -> np.ndarray | None:
         """Return the value of ``name``, if it is a constant."""

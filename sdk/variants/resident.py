@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
@@ -144,7 +145,7 @@ def _decode(graph: Graph, view: View) -> list[onnx.NodeProto]:
     nodes = [graph.node("DequantizeLinear", [f"int8::{name}", f"scales::{name}"], axis=0)]
     follow = list(view.nodes)
     if held.shape != held.tensor.shape and not _forgets(graph, follow):
-        shape = graph.shape(held.tensor.shape)
+        shape = graph.share(np.array(held.tensor.shape, np.int64))
         nodes.append(graph.node("Reshape", [nodes[-1].output[0], shape]))
     for node in follow:
         made = onnx.NodeProto()
