@@ -1,0 +1,82 @@
+"""Plans that the evidence is made with, and that do not ship.
+
+    python examples/export/evidence_plans.py DIRECTORY
+
+Each function returns what `kellet plan export MODULE:FUNCTION` asks for. The
+examples are drawn from a seed, so no data set is needed to make a plan.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from kellet.sdk.authoring import export
+from kellet.sdk.plan import Plan
+
+SEED = 20240
+Example = tuple[nn.Module, None, Tensor, Tensor]
+
+
+def mnist() -> Example:
+    """A convolutional net on MNIST at 14 x 14: 43,082 parameters, most in one linear layer."""
+    torch.manual_seed(SEED)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 3 * 3, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+    return model, None, *_drawn(1, 14, 14)
+
+
+def five_million() -> Example:
+    """A perceptron of 5,012,490 parameters in six layers, for memory and time."""
+    torch.manual_seed(SEED)
+    widths = (784, 1024, 1024, 1024, 1024, 1024)
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], 10)), None, *_drawn(784)
+
+
+def _drawn(*shape: int) -> tuple[Tensor, Tensor]:
+    """Ten examples of mean 0 and deviation 1, one of each class."""
+    return torch.randn(10, *shape), torch.arange(10)
+
+
+EXAMPLES = {"mnist": mnist, "five_million": five_million}
+
+
+def make(name: str) -> Plan:
+    """Export the plan ``name``."""
+    return export(
+        *EXAMPLES[name](),
+        name=name,
+        label_names=[str(digit) for digit in range(10)],
+        unit="standard deviations",
+        licence="Apache-2.0",
+        author="The Kellet authors",
+    )
+
+
+def main(directory: str) -> None:
+    for name in EXAMPLES:
+        plan = make(name)
+        path = Path(directory) / f"{name}.kplan"
+        path.write_bytes(plan.raw)
+        print(path, len(plan.raw), "bytes", plan)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
