@@ -55,7 +55,9 @@ class Client:
         self._cache = BlobCache()
         self._cache.put(simulation.plan.raw)
         boot = hashlib.sha256(nonce + b"boot").digest()[:8]
-        self.machine = DeviceMachine(topics, self.store, self._cache, boot=boot)
+        self.machine = DeviceMachine(
+            topics, self.store, self._cache, boot=boot, schemes=(kind.scheme,)
+        )
         self._link: MemoryTransport | None = None
 
     def connect(self) -> None:
