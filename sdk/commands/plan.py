@@ -1,4 +1,4 @@
-"""``kellet plan``: show, check and export what devices train."""
+"""``kellet plan``: show, check, export and derive what devices train."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-command = App(name="plan", help="Show, check or export a plan: what a device trains.")
+command = App(name="plan", help="Show, check, export or derive a plan: what a device trains.")
 MIB = 1 << 20
 
 
@@ -48,7 +48,7 @@ def show(plan: str, /, *, digest: str | None = None, json: bool = False) -> None
 
 @command.command
 def check(plan: str, /, *, digest: str | None = None, json: bool = False) -> None:
-    """Verify a plan and run its self-test on this machine.
+    """Verify a plan and run its self-tests, one for each scheme, on this machine.
 
     Parameters
     ----------
@@ -61,6 +61,7 @@ def check(plan: str, /, *, digest: str | None = None, json: bool = False) -> Non
     """
     opened = _open(plan, digest)
     result = opened.self_test()
+    variants = [opened.self_test(scheme) for scheme in opened.schemes[1:]]
     import onnxruntime
 
     from kellet.kernels import backend
@@ -74,6 +75,15 @@ def check(plan: str, /, *, digest: str | None = None, json: bool = False) -> Non
         "gradient_error": result.gradient_error,
         "score_error": result.score_error,
         "seconds": round(result.seconds, 4),
+        "variants": {
+            tested.scheme: {
+                "loss": tested.loss,
+                "loss_error": tested.loss_error,
+                "gradient_error": tested.gradient_error,
+                "seconds": round(tested.seconds, 4),
+            }
+            for tested in variants
+        },
         "kernels": backend(),
         "onnxruntime": onnxruntime.__version__,
         "memory_bytes": _memory(opened),
@@ -82,6 +92,10 @@ def check(plan: str, /, *, digest: str | None = None, json: bool = False) -> Non
         f"{facts['plan']} is sound: this machine computes what the plan's author did.",
         f"  largest error  {max(result.loss_error, result.gradient_error, result.score_error):.1e}"
         " of loss, gradient and scores",
+        *(
+            f"  {tested.scheme:<13}  {max(tested.loss_error, tested.gradient_error):.1e}"
+            for tested in variants
+        ),
         f"  kernels        {facts['kernels']}",
         f"  onnxruntime    {facts['onnxruntime']}",
         "  memory         " + _memory_words(_memory(opened)),
@@ -141,7 +155,6 @@ def export(
         Answer with one JSON object.
     """
     from kellet.sdk.commands.functions import call, find_function
-    from kellet.sdk.durable import write_file
 
     _check_output(output)
     if importlib.util.find_spec("torch") is None:  # or the user's own import would say it worse
@@ -168,10 +181,65 @@ def export(
         author=author,
         description=description,
     )
+    _written(plan, output, json)
+
+
+@command.command
+def derive(
+    plan: str,
+    /,
+    *,
+    output: Annotated[Path, Parameter(name=["--output", "-o"])],
+    schemes: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    train: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    last: int | None = None,
+    biases: bool = False,
+    digest: str | None = None,
+    json: bool = False,
+) -> None:
+    """Make a plan of another: with int8 variants, or training fewer tensors (needs onnx).
+
+    Parameters
+    ----------
+    plan
+        A .kplan file or a built-in plan (wisdm or har).
+    output
+        File to write, such as mymodel.kplan.
+    schemes
+        The variants that the new plan has (w8.row, w8.block64, w8.row+a8); all that apply,
+        unless given. f32, which every plan has, alone gives a plan without variants.
+    train
+        Names or globs of the tensors to train, such as "head.*"; the others are frozen.
+    last
+        Train the last so many layers.
+    biases
+        Train the biases.
+    digest
+        SHA-256 that the plan must have.
+    json
+        Answer with one JSON object.
+    """
+    from kellet.sdk.variants import add_variants, sparse
+
+    _check_output(output)
+    opened = _open(plan, digest)
+    if train or last is not None or biases:
+        opened = sparse(opened, train or (), last=last, biases=biases)
+    _written(add_variants(opened, schemes), output, json)
+
+
+def _written(plan: Plan, output: Path, json: bool) -> None:
+    """Write a new plan; say what it is, and which variants it cannot have."""
+    from kellet.sdk.durable import write_file
+    from kellet.sdk.plan import SCHEMES
+    from kellet.sdk.variants import unfit
+
     write_file(output, plan.raw)
-    facts = _facts(plan) | {"file": str(output)}
+    absent = {s: why for s in SCHEMES if s not in plan.schemes and (why := unfit(plan, s))}
+    facts = _facts(plan) | {"file": str(output), "left_out": absent}
+    lines = [_words(facts), *(f"left out {scheme}: {why}" for scheme, why in absent.items())]
     with Console(json=json) as console:
-        console.result(facts, f"{_words(facts)}\nwritten to {output}")
+        console.result(facts, "\n".join([*lines, f"written to {output}"]))
 
 
 def _check_output(output: Path) -> None:
@@ -199,6 +267,23 @@ def _memory(plan: Plan) -> dict[int, int]:
     """Bytes at work in a training step by batch size: activations, parameters, gradients."""
     vectors = 4 * (plan.n_params + plan.n_train)
     return {batch: vectors + size for batch, size in sorted(plan.manifest.memory.items())}
+
+
+def _schemes(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Of each scheme: bytes of the parameters as held, and bytes at work in a step, by batch."""
+    from kellet.sdk.plan import Int8Layout
+
+    found: dict[str, dict[str, Any]] = {
+        "f32/1": {"parameter_bytes": 4 * plan.n_params, "memory_bytes": _memory(plan)}
+    }
+    for variant in plan.manifest.variants:
+        if variant.scheme not in plan.schemes:
+            continue  # a newer Kellet's
+        held = Int8Layout.of(plan.manifest, variant.scheme).state_bytes
+        vectors = held + 4 * plan.n_train
+        memory = {batch: vectors + size for batch, size in sorted(variant.memory.items())}
+        found[variant.scheme] = {"parameter_bytes": held, "memory_bytes": memory}
+    return found
 
 
 def _memory_words(memory: dict[int, int]) -> str:
@@ -240,6 +325,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
             for tensor in manifest.tensors
         ],
         "memory_bytes": _memory(plan),
+        "schemes": _schemes(plan),
         "update_bytes": 4 * plan.n_update,
         "opset": manifest.opset,
         "min_onnxruntime": manifest.min_onnxruntime,
@@ -271,6 +357,12 @@ def _words(facts: dict[str, Any]) -> str:
     }
     lines = [f"{facts['plan']}: a plan of {facts['bytes']:,} bytes"]
     lines += [f"  {key:<11} {value}" for key, value in rows.items() if value]
+    lines.append("  schemes")
+    lines += [
+        f"    {scheme:<13} {s['parameter_bytes']:,} bytes of parameters, a step "
+        + _memory_words(s["memory_bytes"])
+        for scheme, s in facts["schemes"].items()
+    ]
     lines.append("  tensors")
     lines += [f"    {t['role']:<7} {t['name']:<24} {t['shape']}" for t in facts["tensors"]]
     return "\n".join(lines)
