@@ -23,7 +23,7 @@ from kellet.sdk.outgoing import Announced
 from kellet.sdk.plan import Evaluator, GradientSession, Int8Session, Plan
 from kellet.sdk.plan.schemes import FLOAT32, SCHEMES, check_scheme
 from kellet.sdk.protocol.vectors import Codec, Shapes
-from kellet.sdk.store import Store, unpack_control
+from kellet.sdk.store import Store
 from kellet.sdk.trainer import Data, Holdout, TrainingFailed, begin, train_from
 from kellet.sdk.uplink import Uplink
 
@@ -75,13 +75,11 @@ class Abilities:
 class _Given:
     """What a training starts from, as bytes, let go of as soon as it is decoded.
 
-    ``model`` and ``c``: blobs of the announcement; ``c_i``, ``kept`` and ``residual``: of
-    the store.
+    ``model`` and ``c``: blobs of the announcement; ``kept`` and ``residual``: of the store.
     """
 
     model: bytes
     c: bytes | None
-    c_i: bytes | None
     kept: bytes | None
     residual: bytes | None
 
@@ -112,6 +110,8 @@ class _Opened:
             except PlanError as error:
                 self._faults[scheme] = str(error)
                 return self._faults[scheme]
+            finally:
+                self.plan.release()
             self._scheme = scheme
         return self._session
 
@@ -169,15 +169,13 @@ class TrainingWorker:
         announced = effect.announced
         self._wanted = announced.base
         round_ = announced.round
-        # Read here: the store is the driver's, and its thread's alone. The cache gives the blobs
-        # away: whoever trains lets go of them as early as can be.
+        # The cache gives the blobs away: whoever trains lets go of them as early as can be.
         model, *control = self._cache.take(
             *(blob.sha256 for blob in (round_.model, round_.control) if blob)
         )
         given = _Given(
             model=model,
             c=control[0] if control else None,
-            c_i=self._store.packed_control(),
             kept=self._store.kept(round_.plan.sha256),
             residual=self._store.residual(round_.plan.sha256),
         )
@@ -220,32 +218,34 @@ class TrainingWorker:
 
     def _run(self, announced: Announced, given: _Given, until: float) -> None:
         base = announced.base
+        event: Trained | TrainingStopped | TrainingBroke
         try:
             event = self._train(announced, given, until)
         except TrainingFailed as error:
-            self._answer(TrainingStopped(base, str(error)))
+            event = TrainingStopped(base, str(error))
         except KelletError as error:
-            self._answer(TrainingBroke(base, error))
+            event = TrainingBroke(base, error)
         except Exception as error:  # the thread must not die unheard: the driver raises it
             broke = KelletError(
                 "training failed", why=f"{type(error).__name__}: {error}", repair="see the cause"
             )
             broke.__cause__ = error
-            self._answer(TrainingBroke(base, broke))
-        else:
-            if self._wanted == base:  # else it was stopped half-way, for another or for good
-                self._answer(event)
+            event = TrainingBroke(base, broke)
+        if self._wanted == base:  # else it was stopped half-way, for another or for good
+            self._answer(event)
 
     def _train(self, announced: Announced, given: _Given, until: float) -> Trained:
         round_, algorithm = announced.round, announced.algorithm
         opened = self._open(round_.plan.sha256)
+        if self._wanted != announced.base:  # and the store may be closed
+            raise TrainingFailed("it is not wanted any more")
         plan, shapes = opened.plan, opened.shapes
         session = self._session(announced, opened)
         controls = None
         if given.c is not None and round_.control is not None:
             c = decode_parts(round_.control.codec, given.c, shapes.train, shapes.n_train)
-            controls = Controls(c, unpack_control(given.c_i, plan.n_train))
-        given.c = given.c_i = None
+            controls = Controls(c, self._store.stored_control(plan.n_train))
+        given.c = None
         x = decode_parts(round_.model.codec, given.model, shapes.update, shapes.n_update)
         given.model = b""
         judged = opened.judge(x)
@@ -342,7 +342,8 @@ class TrainingWorker:
     def _open(self, plan_id: bytes) -> _Opened:
         if self._opened is None or self._opened.plan.id != plan_id:
             self._opened = None
-            plan = Plan.open(self._cache[plan_id], digest=plan_id)
+            where = self._cache.file(plan_id)
+            plan = Plan.open(where or self._cache[plan_id], digest=plan_id)
             x, y = self._load_data()
             checked = Data(*plan.check_data(x, y))  # type: ignore[arg-type]
             data, held = split_holdout(checked, self._holdout, self._device)

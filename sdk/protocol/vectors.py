@@ -88,7 +88,7 @@ def encode_vector(
             return v.astype("<f4", copy=False).tobytes()
         case "q8":
             rows = kernels.quantise(v, layout, seed=seed)
-            return rows.scales.astype("<f4", copy=False).tobytes() + rows.values.tobytes()
+            return b"".join([rows.scales.astype("<f4", copy=False).data, rows.values.data])
         case "topk":
             index, value = kernels.top_k(v, _largest(len(v), share))
             return index.astype("<u4", copy=False).tobytes() + value.astype("<f4").tobytes()
