@@ -35,7 +35,7 @@ READER_GONE = 141  # 128 + SIGPIPE
 SUMMARIES = {
     "demo": "A whole fleet on this machine: broker, aggregator and devices that come and go.",
     "init": "Look at this board and write a kellet.toml for it.",
-    "plan": "Show, check or export a plan: what a device trains.",
+    "plan": "Show, check, export or derive a plan: what a device trains.",
     "report": "Make the HTML report of a run that was kept.",
     "run": "Take part in a fleet as a device.",
     "server": "Run a fleet's rounds beside a broker.",
