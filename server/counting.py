@@ -108,7 +108,11 @@ class Counting:
     def offer(
         self, device: str, offer: Offer, opened: OpenRound | None, now: float
     ) -> list[Effect]:
-        """An update is ready: its receipt if it has one, a grant, or patience."""
+        """An update is ready: its receipt if it has one, a grant, or patience.
+
+        Raises ``ProtocolError`` for an offer that no device makes.
+        """
+        self._check_offer(offer, opened)
         known = self._ledger.receipt(offer.uid)
         if known is not None:
             return [self._say(device, known)]
@@ -130,14 +134,8 @@ class Counting:
         member = self._roster.member(device)
         if member is None or member.nonce != offer.nonce:
             return "identity"
-        if offer.uid != update_uid(offer.nonce, offer.seq, offer.base):
-            return "identity"  # or it could take the name of another device's update
         if offer.seq <= member.last_seq:
             return "sequence"
-        codecs = _codecs(opened)
-        limit = body_limit(self._shapes, codecs.delta_y, codecs.delta_c, codecs.share)
-        if not 0 < offer.size <= limit or part_count(offer.size, offer.part_size) > MAX_PARTS:
-            return "size"
         if offer.base == NO_BASE:
             return ""  # a leave
         if opened is None or offer.base != opened.base:
@@ -145,6 +143,28 @@ class Counting:
         if device in opened.cohort.counted:
             return "duplicate"
         return ""
+
+    def _check_offer(self, offer: Offer, opened: OpenRound | None) -> None:
+        """``ProtocolError`` for an offer that no device makes: it was damaged on its way.
+
+        It is not answered. A receipt is final for the device; the same update, offered as it
+        was meant, may have been granted already and be counted in a moment.
+        """
+        if offer.uid != update_uid(offer.nonce, offer.seq, offer.base):
+            # Or it could take the name of another device's update.
+            raise ProtocolError("an offer whose name is not its work's")
+        if offer.base == NO_BASE:
+            number = 0
+        elif opened is not None and offer.base == opened.base:
+            number = opened.number
+        else:
+            return  # late: the answer is the same whatever it has
+        if offer.round != number:
+            raise ProtocolError(f"an offer for round {offer.round}, whose base is {number}'s")
+        codecs = _codecs(opened)
+        limit = body_limit(self._shapes, codecs.delta_y, codecs.delta_c, codecs.share)
+        if not 0 < offer.size <= limit or part_count(offer.size, offer.part_size) > MAX_PARTS:
+            raise ProtocolError(f"an offer of {offer.size} bytes", why=f"updates have {limit}")
 
     def _complete(self, transfer: Transfer, opened: OpenRound | None) -> list[Effect]:
         """All parts are here: count the update, or say why not."""

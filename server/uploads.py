@@ -118,7 +118,10 @@ class Uploads:
             offer.sha256,
         ):
             return None, []
-        if transfer is not None and transfer.offer.part_size != offer.part_size:
+        if transfer is not None and (transfer.offer.part_size, transfer.offer.size) != (
+            offer.part_size,
+            offer.size,
+        ):
             self._close(transfer)
             transfer = None
         if transfer is None:

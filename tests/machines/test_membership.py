@@ -104,7 +104,8 @@ def test_another_device_does_not_speak_for_this_one() -> None:
     forged = Puppet(lab, "b", hello=False, nonce=a.nonce, boot=a.boot)
     assert forged.offer(header, body).code == "unknown"
     # b offers under its own identity an update that has the name of a's.
-    assert b.deliver(header, body, nonce=b.nonce).reason == "identity"
+    assert b.deliver(header, body, nonce=b.nonce) is None
+    assert "name is not its work's" in lab.reports("refused")[-1]["error"]
     assert lab.machine.control.integers() == [0]
     assert a.deliver(header, body).counted
 

@@ -240,19 +240,35 @@ def test_two_updates_on_the_way_at_once_count_once() -> None:
         ({"base": b"?" * 32}, "late"),  # of a round there was, and not of this announcement
         ({"base": b"?" * 32, "round": 77}, "foreign"),
         ({"seq": 0}, "sequence"),
-        ({"size": 1 << 20}, "size"),
     ],
 )
 def test_an_offer_is_refused_before_its_bytes(change: dict[str, Any], reason: str) -> None:
     lab = Lab(PLAN, Scaffold())
     a = Puppet(lab)
     header, body = a.body([-0.5])
-    changed = {k: v for k, v in change.items() if k != "size"}
-    made, sent = a.body([-0.5], **changed)
-    answer = a.offer(made, sent, **({"size": change["size"]} if "size" in change else {}))
+    made, sent = a.body([-0.5], **change)
+    answer = a.offer(made, sent)
     assert isinstance(answer, Receipt)
     assert (answer.counted, answer.reason) == (False, reason)
     assert a.deliver(header, body).counted  # the right one is still welcome
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"base": b"?" * 32}, {"seq": 9}, {"round": 9}, {"round": 0}, {"size": 1 << 20}, {"size": 0}],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_a_damaged_offer_is_no_end_to_the_update(damage: dict[str, Any]) -> None:
+    """A receipt for it would tell the device "not counted" of what is counted a moment later."""
+    lab = Lab(PLAN, Scaffold())
+    a = Puppet(lab)
+    header, body = a.body([-0.5])
+    granted = a.offer(header, body)
+    assert a.offer(header, body, **damage) is None
+    assert len(lab.reports("refused")) == 1
+    (receipt,) = a.part(granted.uid, 0, body)
+    assert receipt.counted
+    assert [row.device for row in lab.ledger.counted(1)] == ["a"]
 
 
 @pytest.mark.parametrize(
