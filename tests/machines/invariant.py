@@ -88,30 +88,44 @@ class Books:
 
     def check(self, server: AggregatorMachine, ledger: Ledger) -> None:
         """Model and C of every round, from the bodies that the devices made."""
-        x: NDArray[Any] = self._plan.initial()
+        shapes = Shapes.of(self._plan.manifest.tensors)
+        x: NDArray[Any] = self._plan.initial()[: shapes.n_update]
+        left_out = np.zeros_like(x)
         total, epoch = [0] * self._plan.n_train, 1
         for row in ledger.rounds():
             message: Round = wire.unpack(row.announcement, Round)
             if message.epoch != epoch:
                 total, epoch = [0] * self._plan.n_train, message.epoch
-            assert message.model.sha256 == hashlib.sha256(x.tobytes()).digest()
+            announced = x.tobytes()
+            if message.model.codec == "q8":
+                wanted = x + left_out
+                announced, decoded = int8_rows(wanted, shapes.update)
+                left_out = wanted - decoded
+            else:
+                left_out = np.zeros_like(x)
+            assert message.model.sha256 == hashlib.sha256(announced).digest()
             c_a = None
             if message.control is not None:
                 c_a = np.array([float(t) / (message.members * GRID) for t in total], np.float64)
                 c_a = c_a.astype(np.float32)
-                assert message.control.sha256 == hashlib.sha256(c_a.tobytes()).digest()
+                raw = c_a.tobytes()
+                if message.control.codec == "q8":
+                    raw, c_a = int8_rows(c_a, shapes.train)
+                assert message.control.sha256 == hashlib.sha256(raw).digest()
             counted = ledger.counted(row.round)
             assert len({update.device for update in counted}) == len(counted)
             moved, weight = [0] * self._plan.n_update, 0
             for update in counted:
-                body = decode_body(self.made[update.uid], Shapes.of(self._plan.manifest.tensors))
+                body = decode_body(self.made[update.uid], shapes, message.codecs.share)
+                assert body.header.scheme in message.schemes
+                assert body.header.delta_y in message.codecs.delta_y
                 share = body.header.samples if message.weighting == "samples" else 1
                 assert body.delta_y is not None
                 step = grid(body.delta_y.astype(np.float64))
                 moved = [m + share * s for m, s in zip(moved, step, strict=True)]
                 weight += share
                 if c_a is not None:
-                    total = [t + d for t, d in zip(total, delta_c(body, c_a), strict=True)]
+                    total = [t + d for t, d in zip(total, delta_c(body, c_a, message), strict=True)]
             if row.state == "closed":
                 mean = np.array([float(m) / (weight * GRID) for m in moved])
                 x = x.copy()
@@ -146,11 +160,29 @@ def grid(values: NDArray[np.float64]) -> list[int]:
     return [round(float(v) * GRID) for v in values]
 
 
-def delta_c(body: Body, c_a: NDArray[np.float32]) -> list[int]:
+def int8_rows(v: NDArray[np.float32], layout: NDArray[np.int64]) -> tuple[bytes, Any]:
+    """Rounded to the nearest: the bytes, and what they decode to."""
+    scales, values, decoded = [], [], []
+    start = 0
+    for rows, length in layout.reshape(-1, 2).tolist():
+        for _ in range(rows):
+            row = v[start : start + length]
+            scale = max(np.abs(row).max() / np.float32(127), np.float32(2.0**-40))
+            q = np.rint(np.clip(row * (np.float32(1) / scale), -127, 127))
+            scales.append(scale)
+            values.append(q.astype(np.int8))
+            decoded.append(q.astype(np.float32) * scale)
+            start += length
+    raw = np.array(scales, "<f4").tobytes() + np.concatenate(values).tobytes()
+    return raw, np.concatenate(decoded)
+
+
+def delta_c(body: Body, c_a: NDArray[np.float32], message: Round) -> list[int]:
     """What an update adds to C: as it came, or from c_a and delta_y alone."""
     if body.delta_c is not None:
         return grid(body.delta_c.astype(np.float64))
     assert body.header.delta_c == "derived"
     assert body.delta_y is not None
     trained = body.delta_y[: len(c_a)].astype(np.float64)
-    return grid(-c_a.astype(np.float64) - trained / body.header.rate_sum)
+    damping = message.algorithm["control_damping"]
+    return grid(-damping * (c_a.astype(np.float64) + trained / body.header.rate_sum))

@@ -8,6 +8,7 @@ the committed controls.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import random
 from collections.abc import Callable, Mapping
@@ -22,11 +23,18 @@ from numpy.typing import NDArray
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.plan import GradientSession, Plan
 from kellet.sdk.protocol.topics import Topics
+from kellet.sdk.protocol.vectors import Codec
 from kellet.server import FleetConfig
 
 __all__ = ["CALM", "Fleet", "Killed", "Weather"]
 
 PATIENCE = 3000.0  # seconds of virtual time after which a fleet is stuck
+
+
+@functools.cache
+def opened(plan: Plan, scheme: str) -> Any:
+    """A session that all fleets share: they train one after the other."""
+    return plan.session(scheme)
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,7 @@ class Fleet:
 
     ``data``: each device's rows. ``config``: fields of ``FleetConfig``; by default every
     device belongs to every round. ``training``: seconds that a device's training takes.
+    ``schemes_of`` and ``codecs_of``: what each device can do, and how it likes to send delta_y.
     """
 
     server_kind: type[ServerNode] = ServerNode
@@ -64,6 +73,8 @@ class Fleet:
         algorithm: FedAvg,
         *,
         session: GradientSession | None = None,
+        schemes_of: Mapping[str, tuple[str, ...]] | None = None,
+        codecs_of: Mapping[str, Codec] | None = None,
         seed: int = 0,
         weather: Weather = CALM,
         training: float = 1.0,
@@ -72,8 +83,12 @@ class Fleet:
         everyone = {"target": len(data), "min_members": len(data), "quorum": len(data)}
         defaults = {"rounds": 3, "over_select": 1.0, "deadline": 600.0, "part_size": 1024}
         self.plan = plan
-        self.session = session or plan.session()
+        self.schemes, self.codecs = schemes_of or {}, codecs_of or {}
         self.config = FleetConfig(algorithm=algorithm, **(everyone | defaults | config))
+        self.sessions: dict[str, Any] = {
+            name: session if session and name == "f32/1" else opened(plan, name)
+            for name in self.config.schemes
+        }
         self.topics = Topics(self.config.fleet)
         self.rng = random.Random(seed)
         self.weather = weather
@@ -185,3 +200,13 @@ class Fleet:
         self.books.check(self.server.machine, self.server.ledger)
         for device in self.devices.values():
             self.books.check_device(device.store, self.server.ledger)
+            if self.server.machine.epoch == 1:
+                self._check_residual(device)
+
+    def _check_residual(self, device: DeviceNode) -> None:
+        """It is what the last counted update left out, of those that leave something."""
+        wanted = None
+        for seq, _, counted, _ in device.store.receipts():
+            made = device.residuals.get((device.store.identity.nonce, seq))
+            wanted = made.tobytes() if counted and made is not None else wanted
+        assert device.store.residual(self.plan.id) == wanted

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import DeviceMachine, StartTraining, Trained, TrainingStopped
 from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Tick, Unsubscribe
-from kellet.sdk.protocol.vectors import Shapes
+from kellet.sdk.protocol.vectors import Shapes, decode_vector
 from kellet.sdk.store import Store
 from kellet.sdk.trainer import Data, TrainingFailed, train
 from kellet.sdk.transport.base import Connected, Disconnected, Received
+from kellet.sdk.uplink import Uplink
 from kellet.server.aggregator import AggregatorMachine
 from kellet.server.blobs import Blobs
 from kellet.server.ledger import Ledger
@@ -233,7 +234,10 @@ class DeviceNode(Node):
 
     def __init__(self, fleet: Fleet, name: str, rows: NDArray[Any]) -> None:
         x = np.asarray(rows, np.float32)
-        self.data = Data(*fleet.plan.check_data(x, np.zeros(len(x), np.int64)))
+        y = np.arange(len(x)) % (fleet.plan.manifest.labels.classes or 1)
+        self.data = Data(*fleet.plan.check_data(x, y))
+        self.reason = ""  # why it may not train now
+        self.residuals: dict[tuple[bytes, int], Any] = {}  # of each update that it made
         super().__init__(fleet, name)
 
     def open(self) -> None:
@@ -243,7 +247,14 @@ class DeviceNode(Node):
         self.cache = BlobCache(self.folder / "plans")
         self.watch()
         boot = self.fleet.rng.randbytes(8)
-        self.machine = DeviceMachine(topics, self.store, self.cache, boot=boot)
+        self.machine = DeviceMachine(
+            topics,
+            self.store,
+            self.cache,
+            boot=boot,
+            consent=lambda: self.reason,
+            schemes=self.fleet.schemes.get(self.name, ("f32/1",)),
+        )
         self.written = True
         self.refresh()
 
@@ -273,25 +284,37 @@ class DeviceNode(Node):
 
     def _train(self, effect: StartTraining) -> Trained | TrainingStopped:
         plan, announced = self.fleet.plan, effect.announced
-        round_ = announced.round
+        round_, store = announced.round, self.store
+        shapes = Shapes.of(plan.manifest.tensors)
+        able = self.fleet.schemes.get(self.name, ("f32/1",))
+        scheme = next(name for name in round_.schemes if name in able)
+        c = residual = None
+        if round_.control:
+            raw = self.cache[round_.control.sha256]
+            c = decode_vector(round_.control.codec, raw, shapes.train, shapes.n_train)
+        left_out = store.residual(plan.id)
+        if left_out is not None:
+            residual = np.frombuffer(left_out, "<f4")
+        raw = self.cache[round_.model.sha256]
+        uplink = Uplink.of(round_.codecs, self.fleet.codecs.get(self.name, "f32"), residual)
         try:
             outcome = train(
-                self.fleet.session,
+                self.fleet.sessions[scheme],
                 announced.algorithm,
                 self.data,
-                x=np.frombuffer(self.cache[round_.model.sha256], "<f4"),
-                shapes=Shapes.of(plan.manifest.tensors),
-                c=np.frombuffer(self.cache[round_.control.sha256], "<f4")
-                if round_.control
-                else None,
-                c_i=self.store.control(plan.n_train) if round_.control else None,
+                x=decode_vector(round_.model.codec, raw, shapes.update, shapes.n_update),
+                shapes=shapes,
+                c=c,
+                c_i=store.control(plan.n_train) if round_.control else None,
                 seed=round_.seed,
                 device=self.name,
                 round_=round_.round,
+                uplink=uplink,
                 stop=self.tired,
             )
         except TrainingFailed as error:
             return TrainingStopped(announced.base, str(error))
+        self.residuals[store.identity.nonce, store.seq + 1] = outcome.residual
         return Trained(announced.base, outcome)
 
 

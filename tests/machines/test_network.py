@@ -7,6 +7,7 @@ and C are what an independent account makes of the bodies that the devices sent.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from machines.network import Fleet, Weather
-from support.toy_plans import quadratic
+from support.toy_plans import quadratic, softmax_regression
 
-from kellet.sdk.algorithms import FedAvg, Scaffold
+from kellet.sdk.algorithms import FedAvg, FedProx, Scaffold
 from kellet.sdk.device import Leave
 from kellet.sdk.plan import GradientSession
+from kellet.sdk.protocol.vectors import Codec
+from kellet.sdk.variants import add_variants
 
 SEEDS = 300
 BLOCK = 25
@@ -34,8 +37,16 @@ ALGORITHMS = [
     Scaffold(local_lr=0.1, batch_size=1, local_steps=3, lr_decay=0.8, delta_c="f32"),
     Scaffold(local_lr=0.1, batch_size=2, local_steps=1, option="I"),
     FedAvg(local_lr=0.1, batch_size=0, local_steps=2),
+    FedProx(local_lr=0.1, batch_size=1, mu=0.5),
+    Scaffold(local_lr=0.1, batch_size=1, local_steps=3, control_damping=0.25),
+    Scaffold(local_lr=0.1, batch_size=1, local_steps=3, delta_c="q8"),
+    Scaffold(local_lr=0.1, batch_size=1, local_steps=3, delta_c="topk"),
+    Scaffold(local_lr=0.1, batch_size=2, local_steps=1, option="I", delta_c="q8"),
 ]
+UPLINKS: list[tuple[Codec, ...]] = [("f32",), ("q8",), ("topk",), ("f32", "q8", "topk")]
+SCHEMES = [("f32/1",), ("w8.row/1", "f32/1")]
 PLAN = quadratic(initial=1.0)
+ROWS = add_variants(softmax_regression(2, 3, initial=0.5), ["w8.row/1"])
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +58,19 @@ def storm(folder: Path, session: GradientSession, seed: int, **config: Any) -> F
     """A fleet, and what will befall it: all of it decided by the seed."""
     luck = Random(f"storm {seed}")
     stale = luck.choice([3.0, 100.0])
+    algorithm = luck.choice(ALGORITHMS)
+    if luck.random() < 0.75:
+        plan = ROWS
+        config |= conditions(luck, algorithm)
+    else:
+        plan = PLAN
+        config |= {"share": 0.5}
     fleet = Fleet(
         folder,
-        PLAN,
+        plan,
         DATA,
-        luck.choice(ALGORITHMS),
-        session=session,
+        algorithm,
+        session=session if plan is PLAN else None,
         seed=seed,
         weather=Weather(lost=0.2, twice=0.2, slowest=3.0, stale=stale),
         training=luck.uniform(0.5, 20),
@@ -72,7 +90,29 @@ def storm(folder: Path, session: GradientSession, seed: int, **config: Any) -> F
             fleet.after(dies + luck.uniform(0, 20), node.restart_if_dead)
     if luck.random() < 0.2:
         fleet.after(luck.uniform(20, LASTS), fleet.server.new_epoch)
+    for device in fleet.devices.values():
+        if luck.random() < 0.2:
+            begins = luck.uniform(0, LASTS / 2)
+            fleet.after(begins, functools.partial(setattr, device, "reason", "it is too hot"))
+            fleet.after(
+                begins + luck.uniform(5, 90), functools.partial(setattr, device, "reason", "")
+            )
     return fleet
+
+
+def conditions(luck: Random, algorithm: FedAvg) -> dict[str, Any]:
+    """How vectors travel and weights are held, on both sides."""
+    uplink = luck.choice(UPLINKS)
+    derived = isinstance(algorithm, Scaffold) and algorithm.delta_c == "derived"
+    return {
+        "uplink": uplink,
+        "share": 0.3,
+        "feedback": not derived and uplink != ("f32",) and luck.random() < 0.5,
+        "downlink": luck.choice(["f32", "q8"]),
+        "schemes": luck.choice(SCHEMES),
+        "schemes_of": {name: luck.choice(SCHEMES) for name in DATA},
+        "codecs_of": {name: luck.choice(["f32", "q8", "topk"]) for name in DATA},
+    }
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
