@@ -17,6 +17,7 @@ from kellet.sdk.errors import UsageError
 from kellet.sdk.health import peak_mb
 from kellet.sdk.lock import StateLock
 from kellet.sdk.participation import Consent, blind_spots
+from kellet.sdk.plan.schemes import check_scheme
 from kellet.sdk.profile import check_runs_python
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Tick, Unsubscribe
@@ -28,7 +29,7 @@ from kellet.sdk.transport.base import Connected, Disconnected, Will
 from kellet.sdk.transport.events import EventQueue
 from kellet.sdk.transport.mqtt import MqttTransport
 from kellet.sdk.transport.outbox import Outbox
-from kellet.sdk.worker import TrainingBroke, TrainingWorker
+from kellet.sdk.worker import Abilities, TrainingBroke, TrainingWorker
 
 __all__ = ["Device"]
 
@@ -99,11 +100,26 @@ class Device:
             raise
         self._cache = BlobCache(folder / "plans")
         self._boot = os.urandom(8)
-        self._machine = DeviceMachine(self._topics, self._store, self._cache, boot=self._boot)
+        abilities = abilities_of(profile, self._consent.unfit)
+        self._machine = DeviceMachine(
+            self._topics,
+            self._store,
+            self._cache,
+            boot=self._boot,
+            consent=self._consent.may_not,
+            schemes=[check_scheme(name) for name in abilities.schemes],
+            profile=profile.name if profile else "",
+        )
         self._events = EventQueue()
         load = (lambda: data(device)) if callable(data) else (lambda: data)
         self._worker = TrainingWorker(
-            device, self._store, self._cache, load=load, holdout=holdout, answer=self._events.put
+            device,
+            self._store,
+            self._cache,
+            load=load,
+            holdout=holdout,
+            answer=self._events.put,
+            abilities=abilities,
         )
         self._broker = broker
         self._link_options = {
@@ -221,3 +237,16 @@ class Device:
                 if effect.kind == "settled":
                     effect.data["peak_mb"] = round(peak_mb(), 1)
                 self._on_report(effect)
+
+
+def abilities_of(profile: Profile | None, unfit: Callable[[], str]) -> Abilities:
+    """What training may do under ``profile``; all that this version can, without one."""
+    if profile is None:
+        return Abilities(unfit=unfit)
+    return Abilities(
+        schemes=profile.schemes,
+        shift=profile.shift,
+        codec=profile.uplink_codec,
+        threads=profile.threads,
+        unfit=unfit,
+    )
