@@ -1,0 +1,1 @@
+"""What the tables in docs/evidence share: their data, and cells that are worked once."""
