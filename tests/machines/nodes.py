@@ -106,8 +106,13 @@ class Node:
         self.up = True
         self.session += 1
         self.take(Connected(None))
+        for topic_filter in list(self.filters):
+            self.hear_retained(topic_filter)
+
+    def hear_retained(self, topic_filter: str) -> None:
+        """What the broker answers a subscription with."""
         for topic, payload in self.fleet.retained.items():
-            if self.hears(topic):
+            if self.up and matches(topic_filter, topic):
                 self.fleet.after(0.001, self.inbox(topic, payload, self.session))
 
     def cut(self) -> None:
@@ -186,6 +191,7 @@ class Node:
                     self.fleet.publish(effect.topic, effect.payload, effect.retain)
             case Subscribe():
                 self.filters[effect.topic_filter] = None
+                self.hear_retained(effect.topic_filter)
             case Unsubscribe():
                 self.filters.pop(effect.topic_filter, None)
             case Report():
