@@ -42,6 +42,15 @@ class AlgorithmOptions:
     weighting: Literal["samples", "uniform"] | None = None
     """How updates are weighted in the mean; SCAFFOLD's is uniform."""
 
+    momentum: float | None = None
+    """beta of local momentum, below 1; not with int8 weights."""
+
+    weight_decay: float | None = None
+    """Adds this multiple of the weights to each gradient."""
+
+    clip: float | None = None
+    """Largest norm of a gradient, before any correction; 0 for none."""
+
     mu: float | None = None
     """FedProx: strength of the proximal term."""
 
@@ -51,8 +60,11 @@ class AlgorithmOptions:
     option: Literal["I", "II"] | None = None
     """SCAFFOLD: how the control variate is renewed (arXiv 1910.06378, equation 4)."""
 
-    delta_c: Literal["derived", "f32"] | None = None
-    """SCAFFOLD: whether the control's change is computed by both sides, or travels."""
+    delta_c: Literal["derived", "f32", "q8", "topk"] | None = None
+    """SCAFFOLD: whether the control's change is computed by both sides, or travels, and how."""
+
+    control_damping: float | None = None
+    """SCAFFOLD: the share, up to 1, that controls move; about 0.1 with int8 weights."""
 
     def make(self) -> FedAvg:
         """The algorithm. Raises ``UsageError`` for an option that it does not have."""

@@ -40,6 +40,12 @@ def simulate(
     cohort: Whole | None = None,
     seed: Whole = 0,
     algorithm: AlgorithmOptions | None = None,
+    scheme: Literal["f32", "w8.row", "w8.block64", "w8.row+a8"] = "f32",
+    shift: Literal["f32", "int8"] = "f32",
+    uplink: Literal["f32", "q8", "topk"] = "f32",
+    share: float = 0.01,
+    feedback: bool = False,
+    downlink: Literal["f32", "q8"] = "f32",
     report: Folder | None = None,
     json: bool = False,
 ) -> None:
@@ -67,6 +73,18 @@ def simulate(
         Clients that each round asks, drawn by the seed; all, unless given.
     seed
         Decides the split of a task, the cohorts and the batches.
+    scheme
+        How clients hold the weights that they train: float32, or int8 rows or blocks.
+    shift
+        How SCAFFOLD's c - c_i is held beside float32 weights.
+    uplink
+        How the models' changes travel: float32, int8 rows, or the largest alone.
+    share
+        The share of a change that is sent by topk.
+    feedback
+        Add what an update left out to the next one (not with a derived delta_c).
+    downlink
+        How model and control travel: float32 or int8 rows.
     report
         Directory for an HTML report of the run.
     json
@@ -89,7 +107,7 @@ def simulate(
     chosen = algorithm or AlgorithmOptions()
     value = chosen.make()
     with Console(json=json) as console, called_by_options():
-        teller = _Teller(console, value.name, len(clients), rounds)
+        teller = _Teller(console, value.name, len(clients), rounds, scheme)
         history = run(
             opened,
             clients,
@@ -97,6 +115,12 @@ def simulate(
             rounds=rounds,
             cohort=cohort,
             seed=seed,
+            scheme=scheme,
+            shift=shift,
+            uplink=uplink,
+            share=share if "topk" in (uplink, getattr(value, "delta_c", "")) else 0.0,
+            feedback=feedback,
+            downlink=downlink,
             test=judged,
             on_round=teller.tell,
         )
@@ -114,8 +138,11 @@ def simulate(
 class _Teller:
     """Shows rounds as they close."""
 
-    def __init__(self, console: Console, algorithm: str, clients: int, rounds: int) -> None:
+    def __init__(
+        self, console: Console, algorithm: str, clients: int, rounds: int, scheme: str
+    ) -> None:
         self._console = console
+        self._scheme = scheme
         self._algorithm = algorithm
         self._clients = clients
         self._rounds = rounds
@@ -142,6 +169,7 @@ class _Teller:
         return {
             "event": "summary",
             "algorithm": self._algorithm,
+            "scheme": self._scheme,
             "rounds": len(history.rounds),
             "accuracy": history.accuracy,
             "loss": history.loss,

@@ -9,6 +9,7 @@ from support.command import Running, command
 
 SUMMARY = {
     "algorithm",
+    "scheme",
     "rounds",
     "accuracy",
     "loss",
@@ -45,6 +46,20 @@ def test_a_plan_and_data_of_one_s_own(desk: Path, tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text() == first
 
 
+def test_int8_weights_and_coded_vectors() -> None:
+    options = ("--task", "wisdm", "--devices", 3, "--rounds", 1)
+    coded = ("--scheme", "w8.row", "--uplink", "q8", "--downlink", "q8", "--control-damping", 0.1)
+    done = command("simulate", *options, *coded, "--json")
+    assert done.code == 0, done.err
+    first, summary = done.lines
+    assert (summary["scheme"], summary["control_gap"]) == ("w8.row", 0)
+    assert (first["schemes"], first["codecs"]) == ({"w8.row/1": 3}, {"q8": 3})
+    plain = command("simulate", *options, "--json").lines[-1]
+    assert plain["scheme"] == "f32"
+    for way in ("uplink_bytes", "downlink_bytes"):
+        assert 3 < plain[way] / summary[way] < 4
+
+
 def test_a_task_brings_plan_data_and_test() -> None:
     options = ("--task", "wisdm", "--devices", 3, "--rounds", 1, "--algorithm", "fedprox")
     done = command("simulate", *options, "--mu", 0.5, "--seed", 3, "--json")
@@ -73,6 +88,10 @@ def test_a_task_brings_plan_data_and_test() -> None:
         (["toy.kplan", "--data", "mine:nothing", "--report", "mine.py"], 2, "mine.py is not a dir"),
         (["toy.kplan", "--data", "mine:nothing", "--report", "mine.py/x"], 2, "mine.py is not a"),
         (["--task", "wisdm", "--devices", "31"], 2, "31 devices"),
+        (["--task", "wisdm", "--scheme", "w4"], 2, "w8.block64"),
+        (["--task", "wisdm", "--scheme", "w8.row+a8"], 4, "has no variant w8.row+a8/1"),
+        (["--task", "wisdm", "--uplink", "q8", "--feedback"], 2, "c_i is the memory"),
+        (["--task", "wisdm", "--scheme", "w8.row", "--momentum", ".9"], 2, "no int8 step has"),
         (["--task", "har", "--data-dir", "."], 3, "--data-dir"),
     ],
 )
