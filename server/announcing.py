@@ -22,7 +22,7 @@ from kellet.sdk import algorithms as device_algorithms
 from kellet.sdk.errors import FleetError, UsageError
 from kellet.sdk.plan import Plan
 from kellet.sdk.protocol import wire
-from kellet.sdk.protocol.body import body_limit
+from kellet.sdk.protocol.body import body_limit, leave_limit
 from kellet.sdk.protocol.limits import MAX_PARTS
 from kellet.sdk.protocol.messages import Blob, Round
 from kellet.sdk.protocol.parts import part_count
@@ -206,7 +206,7 @@ def vector_bytes(vector: F32) -> bytes:
 def _check_parts(config: FleetConfig, plan: Plan, shapes: Shapes) -> None:
     codecs = config.codecs
     body = body_limit(shapes, codecs.delta_y, codecs.delta_c, codecs.share)
-    largest = max(len(plan.raw), 4 * shapes.n_update, body)
+    largest = max(len(plan.raw), 4 * shapes.n_update, body, leave_limit(shapes))
     if part_count(largest, config.part_size) > MAX_PARTS:
         raise UsageError(
             f"part_size = {config.part_size}",

@@ -15,7 +15,7 @@ from kellet import kernels
 from kellet.sdk.algorithms import Scaffold
 from kellet.sdk.errors import ProtocolError
 from kellet.sdk.protocol import wire
-from kellet.sdk.protocol.body import Body, body_limit, decode_body
+from kellet.sdk.protocol.body import Body, body_limit, decode_body, leave_limit
 from kellet.sdk.protocol.effects import Effect, Publish, Report
 from kellet.sdk.protocol.limits import MAX_PARTS
 from kellet.sdk.protocol.messages import NO_BASE, Codecs, Offer, Receipt, update_uid
@@ -161,8 +161,10 @@ class Counting:
             return  # late: the answer is the same whatever it has
         if offer.round != number:
             raise ProtocolError(f"an offer for round {offer.round}, whose base is {number}'s")
-        codecs = _codecs(opened)
-        limit = body_limit(self._shapes, codecs.delta_y, codecs.delta_c, codecs.share)
+        limit = leave_limit(self._shapes)
+        if number:
+            codecs = _codecs(opened)
+            limit = body_limit(self._shapes, codecs.delta_y, codecs.delta_c, codecs.share)
         if not 0 < offer.size <= limit or part_count(offer.size, offer.part_size) > MAX_PARTS:
             raise ProtocolError(f"an offer of {offer.size} bytes", why=f"updates have {limit}")
 

@@ -25,7 +25,7 @@ from kellet.sdk.protocol.messages import (
 )
 from kellet.sdk.protocol.vectors import Codec, Shapes, decode_vector, vector_limit
 
-__all__ = ["Body", "UpdateHeader", "body_limit", "decode_body", "encode_body"]
+__all__ = ["Body", "UpdateHeader", "body_limit", "decode_body", "encode_body", "leave_limit"]
 
 _PREFIX = struct.Struct("<4sI")
 _MAGIC = b"KLU1"
@@ -109,11 +109,16 @@ def _vectors_at(header: int) -> int:
 def body_limit(
     shapes: Shapes, delta_y: Iterable[Codec] = ("f32",), delta_c: DeltaC = "f32", share: float = 0.0
 ) -> int:
-    """The most bytes a body for such a plan can have in any of the accepted codecs."""
+    """The most bytes an update of such a plan can have in any of the accepted codecs."""
     longest = max(vector_limit(c, shapes.n_update, shapes.update, share) for c in delta_y)
     if delta_c != "none" and delta_c != "derived":  # noqa: PLR1714 - so that types follow
         longest += vector_limit(delta_c, shapes.n_train, shapes.train, share) + 3
-    return _vectors_at(HEADER_BYTES) + max(longest, 8 * shapes.n_train)
+    return _vectors_at(HEADER_BYTES) + longest
+
+
+def leave_limit(shapes: Shapes) -> int:
+    """The most bytes a leave can have."""
+    return _vectors_at(HEADER_BYTES) + 8 * shapes.n_train
 
 
 def decode_body(raw: bytes | memoryview, shapes: Shapes, share: float = 0.0) -> Body:

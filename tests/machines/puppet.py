@@ -169,11 +169,13 @@ class Puppet:
         delta_c: ArrayLike | None = None,
         c_i: Any = None,
         codec: str | None = None,
+        uplink: str | None = None,
         **header: Any,
     ) -> tuple[UpdateHeader, bytes]:
         """An update for the open round, with whatever is to be wrong in its header.
 
-        ``codec``: of delta_c, where it is not the one announced.
+        ``codec``: of delta_c, ``uplink``: of delta_y, where it is not the one announced. Vectors
+        in float32, or as bytes that are coded already.
         """
         round_ = self.lab.round
         fields: dict[str, Any] = {
@@ -187,15 +189,17 @@ class Puppet:
             "steps": 1,
             "rate_sum": 0.5,
             "samples": 1,
-            "delta_y": round_.codecs.delta_y[0],
+            "delta_y": uplink or round_.codecs.delta_y[0],
             "delta_c": codec or round_.codecs.delta_c,
         }
         made = UpdateHeader(**(fields | header))
         vectors = {
-            "delta_y": None if delta_y is None else np.asarray(delta_y, np.float32),
-            "delta_c": None if delta_c is None else np.asarray(delta_c, np.float32),
-            "c_i": c_i,
+            name: given
+            if given is None or isinstance(given, bytes)
+            else np.asarray(given, np.float32)
+            for name, given in (("delta_y", delta_y), ("delta_c", delta_c))
         }
+        vectors["c_i"] = c_i
         return made, encode_body(made, **vectors)
 
     def offer(self, header: UpdateHeader, body: bytes, **changes: Any) -> Any:

@@ -12,8 +12,8 @@ from protocol.examples import HEADERS, messages, shapes, vectors
 from protocol.golden import BODIES, OLDER_BODIES
 
 from kellet.sdk.errors import ProtocolError
-from kellet.sdk.protocol.body import UpdateHeader, body_limit, decode_body, encode_body
-from kellet.sdk.protocol.vectors import decode_vector, encode_vector
+from kellet.sdk.protocol.body import UpdateHeader, body_limit, decode_body, encode_body, leave_limit
+from kellet.sdk.protocol.vectors import Shapes, decode_vector, encode_vector
 
 V = vectors()
 MADE: dict[str, tuple[UpdateHeader, dict[str, Any]]] = {
@@ -31,6 +31,12 @@ MADE: dict[str, tuple[UpdateHeader, dict[str, Any]]] = {
 }
 
 
+def limit(plan: Shapes, header: UpdateHeader, share: float = 0.0) -> int:
+    if header.kind == "leave":
+        return leave_limit(plan)
+    return body_limit(plan, (header.delta_y,), header.delta_c, share)
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_the_bytes(name: str) -> None:
     header, vectors_ = MADE[name]
@@ -44,7 +50,7 @@ def test_the_bytes(name: str) -> None:
         assert (None if value is None else value.tolist()) == (
             V[field].tolist() if field in vectors_ else None
         )
-    assert len(raw) <= body_limit(shapes(2, 1), (header.delta_y,), header.delta_c)
+    assert len(raw) <= limit(shapes(2, 1), header)
 
 
 def test_the_vectors_begin_on_a_multiple_of_16() -> None:
@@ -93,7 +99,7 @@ def test_any_update_comes_back(data: st.DataObject, n_train: int, extra: int, sh
                 sent[field] = encode_vector(codec, drawn(n), rows[field], seed=1, share=share)
                 wanted[field] = decode_vector(codec, sent[field], rows[field], n)
     raw = encode_body(header, **sent)
-    assert len(raw) <= body_limit(plan, (header.delta_y,), header.delta_c, share)
+    assert len(raw) <= limit(plan, header, share)
     body = decode_body(raw, plan, share)
     assert body.header == header
     for field in ("delta_y", "delta_c", "c_i"):
