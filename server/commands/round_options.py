@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from cyclopts import Parameter
 
@@ -12,6 +12,7 @@ from kellet.sdk.errors import UsageError
 from kellet.server.commands.algorithm import AlgorithmOptions
 
 if TYPE_CHECKING:
+    from kellet.sdk.protocol.vectors import Codec
     from kellet.server.brokers import BrokerHandle
     from kellet.server.config import FleetConfig
 
@@ -47,13 +48,31 @@ class RoundOptions:
     seed: Whole = 0
     """Orders the batches on all devices."""
 
+    uplink: str = "f32"
+    """How delta_y may travel, f32, q8 or topk:SHARE, separated by commas; the first for devices
+    without a preference."""
+
+    share: float = 0.0
+    """The share of a change that topk sends, for --delta-c topk; or say --uplink topk:SHARE."""
+
+    feedback: bool = False
+    """Add what a lossy delta_y left out to the device's next; not with a derived delta_c."""
+
+    downlink: Literal["f32", "q8"] = "f32"
+    """How model and control travel; q8 with error feedback at the aggregator."""
+
+    scheme: str = "f32"
+    """How devices may hold their weights, separated by commas, the best first: f32, w8.row,
+    w8.block64, w8.row+a8. The plan must have these variants."""
+
     def config(self, fleet: str, algorithm: AlgorithmOptions, handle: BrokerHandle) -> FleetConfig:
         """The fleet's configuration over this broker. Raises ``UsageError``."""
         from kellet.server.config import FleetConfig
 
         most = {"deadline": LONGEST, "over_select": 1e6}
         most |= dict.fromkeys(("rounds", "target", "quorum", "min_devices"), 2**31 - 1)
-        with called_by_options(min_members="min-devices"):
+        with called_by_options(min_members="min-devices", schemes="scheme"):
+            codecs, share = self._uplink()
             for name, largest in most.items():
                 value = getattr(self, name)
                 if not value <= largest:
@@ -71,4 +90,41 @@ class RoundOptions:
                 seed=self.seed,
                 part_size=handle.part_size,
                 admission=handle.admission_bytes,
+                uplink=codecs,
+                share=share,
+                feedback=self.feedback,
+                downlink=self.downlink,
+                schemes=_listed(self.scheme),
             )
+
+    def _uplink(self) -> tuple[tuple[Codec, ...], float]:
+        """The codecs of delta_y, and the share of topk."""
+        known: dict[str, Codec] = {"f32": "f32", "q8": "q8", "topk": "topk"}
+        codecs: list[Codec] = []
+        share = self.share
+        for name in _listed(self.uplink):
+            word, colon, number = name.partition(":")
+            codec = known.get(word)
+            if codec is None or (colon and codec != "topk"):
+                raise UsageError(
+                    f"uplink = {name!r}", why="it must be f32, q8 or topk:SHARE, or several of them"
+                )
+            if colon:
+                try:
+                    share = float(number)
+                except ValueError:
+                    raise UsageError(
+                        f"uplink = {name!r}",
+                        why="the share of topk must be a number, as in topk:0.05",
+                    ) from None
+                if self.share not in (0.0, share):
+                    raise UsageError(
+                        f"share = {self.share:g}",
+                        why=f"uplink says {share:g}, and both vectors have one share",
+                    )
+            codecs.append(codec)
+        return tuple(codecs), share
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))

@@ -211,8 +211,13 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
             return f"no link to the broker: {facts['reason']}; trying again"
         case "abort":
             return f"{facts['device']} gave up: {facts['reason']}"
+        case "declined":
+            return f"{facts['device']} does not train in round {facts['round']}: {facts['reason']}"
         case "settings_changed":
-            changes = (f"{name} {was} -> {now}" for name, (was, now) in facts["changed"].items())
+            changes = (
+                f"{name} {_value(was)} -> {_value(now)}"
+                for name, (was, now) in facts["changed"].items()
+            )
             return f"training goes on with other settings: {', '.join(changes)}"
         case "silent":
             listed = ", ".join(facts["devices"])
@@ -222,3 +227,7 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
         case "storage":
             return f"an update has to wait: {facts['error']}"
     return ""
+
+
+def _value(setting: object) -> str:
+    return ",".join(map(str, setting)) if isinstance(setting, list) else str(setting)

@@ -1,0 +1,88 @@
+"""Codecs and schemes as ``kellet server`` takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kellet.sdk.errors import UsageError
+from kellet.server import FleetConfig
+from kellet.server.brokers import BrokerHandle
+from kellet.server.commands.algorithm import AlgorithmOptions
+from kellet.server.commands.round_options import RoundOptions
+from kellet.server.commands.server import _words
+
+HANDLE = BrokerHandle(
+    kind="external",
+    url="mqtt://127.0.0.1:1883",
+    public_url="mqtt://127.0.0.1:1883",
+    part_size=65536,
+    url_v311="mqtt://127.0.0.1:1883",
+    admission_bytes=8 << 20,
+)
+
+
+def config(algorithm: dict[str, Any] | None = None, **rounds: Any) -> FleetConfig:
+    return RoundOptions(**rounds).config("f", AlgorithmOptions(**(algorithm or {})), HANDLE)
+
+
+def test_what_travels_is_float32_unless_more_is_said() -> None:
+    made = config()
+    assert (made.uplink, made.downlink, made.schemes) == (("f32",), "f32", ("f32/1",))
+    assert made.codecs.delta_c == "derived"
+
+
+def test_several_codecs_and_schemes_the_best_first() -> None:
+    made = config(
+        {"delta_c": "q8"},
+        uplink="topk:0.05, q8,f32",
+        feedback=True,
+        downlink="q8",
+        scheme="w8.row+a8,w8.row,f32",
+    )
+    assert made.uplink == ("topk", "q8", "f32")
+    assert made.share == 0.05
+    assert made.feedback
+    assert made.downlink == "q8"
+    assert made.schemes == ("w8.row+a8/1", "w8.row/1", "f32/1")
+
+
+def test_the_share_of_delta_c_alone() -> None:
+    assert config({"delta_c": "topk"}, share=0.1).codecs.share == 0.1
+    assert config({"delta_c": "topk"}, share=0.1, uplink="topk:0.1").codecs.share == 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"uplink": "q4"}, "--uplink = 'q4'"),
+        ({"uplink": ""}, "--uplink = ''"),
+        ({"uplink": "q8,"}, "--uplink = ''"),
+        ({"uplink": "q8:0.1"}, "--uplink = 'q8:0.1'"),
+        ({"uplink": "topk:much"}, "a number, as in topk:0.05"),
+        ({"uplink": "topk:2"}, "--share = 2.0"),
+        ({"uplink": "topk:nan"}, "--share = nan"),
+        ({"uplink": "topk"}, "topk without a share"),
+        ({"uplink": "q8,q8"}, "--uplink"),
+        ({"uplink": "topk:0.1", "share": 0.2}, "--uplink says 0.1|uplink says 0.1"),
+        ({"scheme": "w4"}, "no scheme 'w4'"),
+        ({"scheme": "f32,f32/1"}, "--scheme"),
+        ({"uplink": "q8", "feedback": True}, "derived"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        config(**options)
+
+
+def test_changed_settings_in_words() -> None:
+    changed = {"uplink": [["f32"], ["q8", "topk"]], "downlink": ["f32", "q8"]}
+    assert _words("settings_changed", {"changed": changed}) == (
+        "training goes on with other settings: uplink f32 -> q8,topk, downlink f32 -> q8"
+    )
+
+
+def test_a_device_that_declines_in_words() -> None:
+    facts = {"device": "pi-1", "round": 3, "reason": "not charging"}
+    assert _words("declined", facts) == "pi-1 does not train in round 3: not charging"
