@@ -1,6 +1,6 @@
 """Losses and gradients of plans at some points, to be compared between processors.
 
-``python -m emulation.gradients POINTS OUT``: two .npz files.
+``python -m emulation.gradients FOLDER``: of its plans, at ``points.npz``, into ``found.npz``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from kellet.sdk import Plan
 from kellet.sdk.plan import GradientSession
 
 Arrays = dict[str, NDArray[Any]]
-BATCHES = {"wisdm": (1, 7, 32), "har": (1, 8)}
+SIZES = (1, 8, 33)
 
 
-def points() -> Arrays:
+def points(plans: Mapping[str, Plan]) -> Arrays:
     """Make a model and a batch of each size for each plan: ``wisdm 0 x``, and so on."""
     numbers = np.random.default_rng(8)
     given: Arrays = {}
-    for name, sizes in BATCHES.items():
-        plan = Plan.open(name)
-        for i, size in enumerate(sizes):
+    for name, plan in plans.items():
+        for i, size in enumerate(SIZES):
             noise = numbers.standard_normal(plan.n_params).astype(np.float32)
             given[f"{name} {i} model"] = plan.initial() + np.float32(0.05) * noise
             shape = (size, *plan.manifest.input.shape)
@@ -35,17 +34,16 @@ def points() -> Arrays:
     return given
 
 
-def gradients(given: Mapping[str, NDArray[Any]]) -> Arrays:
+def gradients(plans: Mapping[str, Plan], given: Mapping[str, NDArray[Any]]) -> Arrays:
     """Evaluate each scheme of each plan: ``wisdm w8.row/1 0 loss`` and ``... grads``.
 
     ``... held``: the int8 values and scales at which they are, of a scheme that has them.
     """
     found: Arrays = {}
-    for name, sizes in BATCHES.items():
-        plan = Plan.open(name)
+    for name, plan in plans.items():
         for scheme in plan.schemes:
             session = plan.session(scheme)
-            for i in range(len(sizes)):
+            for i in range(len(SIZES)):
                 model, x, y = (given[f"{name} {i} {what}"] for what in ("model", "x", "y"))
                 key = f"{name} {scheme} {i}"
                 if isinstance(session, GradientSession):
@@ -69,11 +67,11 @@ def _parts(session: Any) -> Any:
 
 
 def main() -> None:
-    source, target = sys.argv[1:]
-    with np.load(source) as given:
-        found = gradients(dict(given))
-    with Path(target).open("wb") as out:
-        np.savez(out, **found)
+    folder = Path(sys.argv[1])
+    plans = {path.stem: Plan.open(path) for path in sorted(folder.glob("*.kplan"))}
+    with np.load(folder / "points.npz") as given:
+        found = gradients(plans, dict(given))
+    np.savez(folder / "found.npz", **found)
 
 
 if __name__ == "__main__":

@@ -54,13 +54,14 @@ def main() -> None:
         walk(package, imported, missing)
     from kellet import kernels
     from kellet.kernels import _library
+    from kellet.kernels.targets import TARGETS
 
     library = _library.library_path()
     facts = {
         "machine": platform.machine(),
         "backend": kernels.backend(),
         "library": str(library),
-        "fresh": _library.is_fresh(library, "cortex-a72"),
+        "tuned": [cpu for cpu in TARGETS["aarch64"].tunings if _library.is_fresh(library, cpu)],
         "compilers": sorted({"numba", "llvmlite", "torch", "onnx"} & {*sys.modules}),
         "unmet": unmet(),
         "version": version("kellet"),

@@ -6,28 +6,36 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from emulation.pi import Pi
+from emulation.pi import Pi, device_wheel, install
 from support.foreign import Program, calls
 from support.processes import wait_until
 
+from kellet import firmware_profiles
 from kellet.kernels.table import KERNELS
 
 pytestmark = pytest.mark.timeout(300)
 
 # What a device does not install, and who asks for it.
 ABSENT = {"llvmlite", "numba", "onnx", "onnx_ir", "onnxscript", "torch"}
+OTHERS = ("cortex_m7", "x86_64")  # profiles whose programs a Pi does not run
 WORKSTATION = ("kellet.kernels.", "kellet.sdk.authoring", "kellet.sdk.variants")
 
 
+def imports(pi: Pi) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(pi.run("-m", "emulation.imports"))
+    return found
+
+
 def test_every_module_of_a_device_is_imported_with_compiled_kernels(pi: Pi) -> None:
-    found = json.loads(pi.run("-m", "emulation.imports"))
+    found = imports(pi)
     assert found["machine"] == "aarch64"
     assert found["backend"] == "compiled"
     assert found["library"] == str(pi.site / "kellet/kernels/lib/kellet_kernels-aarch64.so")
-    assert found["fresh"]  # of these very sources, for Cortex-A72
+    assert found["tuned"] == ["cortex-a72"]  # and made of these very sources
     assert found["compilers"] == []
     assert found["unmet"] == []
     assert {"kellet.sdk.runner", "kellet.sdk.plan.session", "kellet.sdk.tasks._wisdm"} < {
@@ -49,6 +57,18 @@ def test_the_command_checks_a_plan(pi: Pi) -> None:
     assert said["kernels"] == "compiled"
     errors = [said[f"{what}_error"] for what in ("loss", "gradient", "score")]
     assert max(errors) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "profile", [name for name in firmware_profiles.names() if name not in (*OTHERS, "pi_4b")]
+)
+def test_the_wheels_of_other_boards_are_imported(profile: str, pi: Pi, tmp_path: Path) -> None:
+    install(device_wheel(profile, tmp_path), tmp_path / "site")
+    found = imports(Pi(tmp_path / "site"))
+    assert found["backend"] == "compiled"
+    assert found["library"].startswith(str(tmp_path))
+    assert found["tuned"] == [firmware_profiles.load(profile).cpu]
 
 
 def test_no_pi_outlives_what_started_it(pi: Pi, tmp_path: Path) -> None:
