@@ -272,9 +272,13 @@ def train_from(
         plain = isinstance(algorithm, Scaffold) and algorithm.delta_c
         uplink = Uplink(delta_c=plain or "none")
     draw = partial(round_seed, seed, device, round_)
+    delta_y = model.delta_y(rate_sum)
+    # With error feedback, what arrives carries what earlier updates left out as well. A c_i that
+    # followed it would be a second memory of the same error, and both diverge.
+    moved = delta_y[: shapes.n_train].copy() if uplink.feedback and controls else None
     coded = code(
         uplink.delta_y,
-        model.delta_y(rate_sum),
+        delta_y,
         shapes.update,
         borrowed=model.borrows,
         seed=draw("delta_y"),
@@ -282,11 +286,13 @@ def train_from(
         feedback=uplink.feedback,
         residual=uplink.residual,
     )
+    del delta_y
     delta_c: Parts[np.int64] | None = None
     sent: Bytes | None = None
     if isinstance(algorithm, Scaffold):
         assert controls is not None
-        change = Derived(controls.c, coded.decoded, rate_sum, algorithm.control_damping)
+        trained = coded.decoded if moved is None else moved
+        change = Derived(controls.c, trained, rate_sum, algorithm.control_damping)
         try:
             delta_c, sent = _control_change(
                 change,
