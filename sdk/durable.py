@@ -97,9 +97,11 @@ class Database:
             return row
 
     @contextmanager
-    def blob(self, table: str, column: str, *, write: bool = False) -> Iterator[sqlite3.Blob]:
-        """A blob of the row with id 1, read or (inside a transaction) written in parts."""
-        with self._disk(), self._db.blobopen(table, column, 1, readonly=not write) as blob:
+    def blob(
+        self, table: str, column: str, row: int, *, write: bool = False
+    ) -> Iterator[sqlite3.Blob]:
+        """A blob of the row with that id, read or (inside a transaction) written in parts."""
+        with self._disk(), self._db.blobopen(table, column, row, readonly=not write) as blob:
             yield blob
 
     def close(self) -> None:

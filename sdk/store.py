@@ -37,7 +37,7 @@ create table if not exists device (
     incarnation integer not null,
     seq integer not null,
     epoch integer,
-    c_i blob,
+    control integer,
     last_base blob,
     kept_plan blob,
     kept blob
@@ -51,7 +51,11 @@ create table if not exists outbox (
     base blob not null,
     sha256 blob not null,
     body blob not null,
-    c_i_next blob
+    control_next integer
+);
+create table if not exists controls (
+    id integer primary key,
+    c_i blob not null
 );
 create table if not exists receipts (
     seq integer not null,
@@ -71,7 +75,11 @@ create table if not exists residual_next (
     left_out blob not null
 );
 """
-_FORMAT = 1
+# Controls lie in rows of their own, and which is c_i says a number: SQLite rewrites a whole row,
+# in memory, to change one column of it.
+_FORMAT = 2
+_PART = 1 << 18  # bytes
+_CURRENT = "select control from device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,36 +188,38 @@ class Store:
 
     def packed_control(self) -> bytes | None:
         """c_i as it is stored; None for a newcomer's zeros."""
-        blob: bytes | None = self._row("c_i")[0]
-        return blob
+        row = self._db.one(f"select c_i from controls where id = ({_CURRENT})")
+        return None if row is None else bytes(row[0])
 
     def stored_control(self, n_train: int) -> StoredControl:
         """c_i to be read in parts; zeros for a newcomer. ``StorageError`` as for ``control``."""
-        _check_length(self._row("length(c_i)")[0], n_train)
+        row = self._db.one(f"select length(c_i) from controls where id = ({_CURRENT})")
+        _check_length(None if row is None else row[0], n_train)
         return StoredControl(self, n_train)
 
     def read_control(self, start: int, stop: int) -> I64:
         """Some elements of c_i, which has as many."""
-        if self._row("typeof(c_i) = 'null'")[0]:  # "is null" would read all of it
+        (control,) = self._row("control")
+        if control is None:
             return np.zeros(stop - start, np.int64)
-        with self._db.blob("device", "c_i") as blob:
+        with self._db.blob("controls", "c_i", control) as blob:
             blob.seek(8 * start)
             return np.frombuffer(blob.read(8 * (stop - start)), "<i8")
 
     def audit(self) -> int | None:
         """sum r_j c_ij mod 2^64 with the epoch's signs; None before the first epoch."""
-        epoch, blob = self._row("epoch, c_i")
+        epoch = self.epoch
         if epoch is None:
             return None
-        if blob is None:
-            return 0
-        return kernels.signed_digest(np.frombuffer(blob, "<i8"), epoch)
+        blob = self.packed_control()
+        return 0 if blob is None else kernels.signed_digest(np.frombuffer(blob, "<i8"), epoch)
 
     def pending(self, *, control: bool = True) -> Pending | None:
         """The unsettled update, if there is one; without ``control``, c_i_next is not read."""
         row = self._db.one(
-            "select uid, seq, round, epoch, base, sha256, body,"
-            f" {'c_i_next' if control else 'null'} from outbox"
+            "select uid, seq, round, epoch, base, sha256, body, c_i"
+            " from outbox left join controls on controls.id = control_next and ?",
+            control,
         )
         if row is None:
             return None
@@ -225,7 +235,9 @@ class Store:
     def adopt(self, epoch: int, c_i: I64) -> None:
         """Begin with a control that the ledger has already (a warm start, a test's state)."""
         with self._db.transaction():
-            self._db.run("update device set epoch = ?, c_i = ?", epoch, c_i.astype("<i8").tobytes())
+            self._db.run("update device set epoch = ?, control = null", epoch)
+            self._drop_controls()
+            self._db.run("update device set control = ?", self._write_control(c_i))
 
     def kept(self, plan: bytes) -> bytes | None:
         """What this device keeps of the plan to itself, float32; None before the first round."""
@@ -253,24 +265,20 @@ class Store:
         c_i_next = pending.c_i_next
         with self._db.transaction():
             self._db.run(
-                "insert into outbox values (1, ?, ?, ?, ?, ?, ?, ?, zeroblob(?))",
+                "insert into outbox values (1, ?, ?, ?, ?, ?, ?, zeroblob(?), ?)",
                 pending.uid,
                 pending.seq,
                 pending.round,
                 pending.epoch,
                 pending.base,
                 pending.sha256,
-                pending.body,
-                None if c_i_next is None else 8 * len(c_i_next),
+                len(pending.body),
+                None if c_i_next is None else self._write_control(c_i_next),
             )
-            if c_i_next is None:
-                self._db.run("update outbox set c_i_next = null")
-            else:
-                # In parts: two more vectors of 8 bytes an element would be the most that a
-                # device ever holds.
-                with self._db.blob("outbox", "c_i_next", write=True) as blob:
-                    for part in parts(len(c_i_next)):
-                        blob.write(c_i_next[part].astype("<i8", copy=False).tobytes())
+            # In parts, since SQLite would copy the whole first.
+            with self._db.blob("outbox", "body", 1, write=True) as blob:
+                for start in range(0, len(pending.body), _PART):
+                    blob.write(pending.body[start : start + _PART])
             if kept is not None:
                 self._db.run("update device set kept_plan = ?, kept = ?", plan, kept)
             if residual is not None:
@@ -283,7 +291,10 @@ class Store:
             if row is None:
                 return False
             if counted:
-                self._db.run("update device set c_i = coalesce((select c_i_next from outbox), c_i)")
+                self._db.run(
+                    "update device set control ="
+                    " coalesce((select control_next from outbox), control)"
+                )
                 self._db.run("insert or replace into residual select * from residual_next")
             self._db.run("delete from residual_next")
             self._db.run(
@@ -291,6 +302,7 @@ class Store:
                 " last_base = (select base from outbox)"
             )
             self._db.run("delete from outbox")
+            self._drop_controls()
             self._db.run(
                 "insert into receipts values (?, ?, ?, ?, ?)",
                 row[0],
@@ -308,7 +320,7 @@ class Store:
         """
         with self._db.transaction():
             self._db.run(
-                "update device set epoch = ?, c_i = null,"
+                "update device set epoch = ?, control = null,"
                 " seq = coalesce((select seq from outbox), seq)",
                 epoch,
             )
@@ -318,7 +330,8 @@ class Store:
         """Become a newcomer: a new nonce, no control, no residual, nothing pending."""
         with self._db.transaction():
             self._db.run(
-                "update device set nonce = ?, seq = 0, epoch = null, c_i = null, last_base = null",
+                "update device set nonce = ?, seq = 0, epoch = null, control = null,"
+                " last_base = null",
                 os.urandom(16),
             )
             self._forget_work()
@@ -326,6 +339,22 @@ class Store:
     def _forget_work(self) -> None:
         for table in ("outbox", "residual", "residual_next"):
             self._db.run(f"delete from {table}")
+        self._drop_controls()
+
+    def _write_control(self, c_i: Parts[np.int64]) -> int:
+        """Put a control beside the others, in parts; its number."""
+        self._db.run("insert into controls (c_i) values (zeroblob(?))", 8 * len(c_i))
+        row = self._db.one("select last_insert_rowid()")
+        assert row is not None
+        control: int = row[0]
+        with self._db.blob("controls", "c_i", control, write=True) as blob:
+            for part in parts(len(c_i)):
+                blob.write(c_i[part].astype("<i8", copy=False).tobytes())
+        return control
+
+    def _drop_controls(self) -> None:
+        """Let go of all controls but c_i; nothing is in the outbox."""
+        self._db.run(f"delete from controls where id is not ({_CURRENT})")
 
     def receipts(self) -> list[tuple[int, int, bool, str]]:
         """(sequence, round, counted, reason) of all settled updates, oldest first."""

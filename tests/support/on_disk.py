@@ -56,8 +56,12 @@ class DeviceDisk:
     def control(self, counted: set[bytes] | None = None) -> NDArray[np.int64]:
         """c_i on the grid; the pending one if its update is among the ``counted``."""
         with _reading(self._path) as db:
-            (stored,) = db.execute("select c_i from device").fetchone()
-            for uid, pending in db.execute("select uid, c_i_next from outbox"):
+            (stored,) = db.execute(
+                "select (select c_i from controls where id = control) from device"
+            ).fetchone()
+            for uid, pending in db.execute(
+                "select uid, (select c_i from controls where id = control_next) from outbox"
+            ):
                 if counted is not None and uid in counted:
                     stored = pending
         if stored is None:
