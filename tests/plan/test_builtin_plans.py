@@ -10,6 +10,7 @@ import pytest
 
 from kellet.sdk.plan import BUILTIN_PLANS, Plan
 from kellet.sdk.tasks import split, task
+from kellet.sdk.variants import add_variants
 
 HEAVY = ["torch", "onnx", "onnxscript", "onnx_ir", "numba", "llvmlite", "matplotlib", "scipy"]
 
@@ -20,6 +21,7 @@ from kellet.sdk.plan import Plan, export_model
 plan = Plan.open("har")
 session, evaluator = plan.session(), plan.evaluator()
 x, y = plan.check_data(np.ones((32, 9, 128)), np.zeros(32))
+plan.session("w8.row").step(x, y)
 session.step(x, y)
 session.step(x, y)
 evaluator.evaluate(session.params, x, y)
@@ -41,6 +43,16 @@ def test_a_built_in_plan_passes_its_self_test(name: str) -> None:
     assert plan.manifest.licence == "Apache-2.0"
     assert plan.manifest.loss == "cross_entropy"
     assert plan.n_train == plan.n_params
+
+
+@pytest.mark.parametrize("name", BUILTIN_PLANS)
+def test_a_built_in_plan_has_the_variants_that_apply(name: str) -> None:
+    plan = Plan.open(name)
+    assert plan.schemes == ("f32/1", "w8.row/1", "w8.block64/1")
+    assert add_variants(plan).variant_graph("w8.row") == plan.variant_graph("w8.row")
+    assert add_variants(plan).variant_graph("w8.block64") == plan.variant_graph("w8.block64")
+    for scheme in plan.schemes:
+        plan.self_test(scheme)
 
 
 @pytest.mark.parametrize("name", BUILTIN_PLANS)
