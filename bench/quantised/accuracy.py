@@ -19,7 +19,7 @@ from kellet.server.simulate.kinds import kinds_of
 
 __all__ = ["Finished", "Job", "run"]
 
-_POINTS = 20  # of a curve
+_POINTS = 10  # of a curve
 
 
 class Job(msgspec.Struct, frozen=True):

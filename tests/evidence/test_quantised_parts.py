@@ -12,7 +12,7 @@ from bench.evidence.data import judging, pool, trained_on
 from bench.evidence.pool import work
 from bench.quantised import report
 from bench.quantised.accuracy import Finished
-from bench.quantised.device import TORCH, Device, relative, state_of
+from bench.quantised.device import TORCH, Device, measure, peak, relative, state_of
 from bench.quantised.figure import draw
 from bench.quantised.grid import FULL, NEAREST, SEEDS, Cell, algorithm, cells_of, fingerprint
 from bench.quantised.nearest import nearest_steps
@@ -241,3 +241,22 @@ def test_page_and_figure_are_made_of_partial_results_too(tmp_path):
     draw(made, tmp_path / "figure.svg")
     assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
     draw(results(finished("fedavg", "f32", 0, 0.8)), tmp_path / "figure.png")
+
+
+# -- devices ------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+def test_a_device_process_tells_its_peak():
+    """Python with numpy takes 25 MB, onnxruntime some 40 more; torch would be 300."""
+    assert 40 < peak(WISDM, "w8.row") < 130
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_plan_is_measured_under_each_scheme_and_in_torch():
+    found = measure("wisdm")
+    assert [d.scheme for d in found] == ["f32", "w8.row", "w8.block64", TORCH]
+    assert all(len(d.microseconds) == 3 and min(d.microseconds) > 1 for d in found)
+    assert found[-1].peak_mb > 1.5 * max(d.peak_mb for d in found[:-1])
+    assert relative(found[0], found[-1]) < 1  # a step of ours is faster than eager PyTorch's
