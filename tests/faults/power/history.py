@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from faults.power.files import recording_files
 from faults.power.recorder import Event, recording
 from numpy.typing import NDArray
 
@@ -32,13 +33,14 @@ class Commit:
 
 @dataclass
 class History:
-    """``events``: of all disks, in order. ``deltas``: what each update does to its c_i.
+    """``disks``: folders below ``root``, the server's first. ``events``: of all, in order.
 
+    ``commits``: of each database. ``deltas``: what each update does to its c_i.
     ``receipts``: (events until then, update, counted) of each that was sent.
     """
 
     root: Path
-    devices: tuple[str, ...]
+    disks: tuple[str, ...]
     events: list[Event]
     commits: dict[Path, list[Commit]] = field(default_factory=dict)
     deltas: dict[bytes, I64] = field(default_factory=dict)
@@ -98,9 +100,9 @@ def _accounted(history: History) -> Iterator[None]:
 
 
 @contextmanager
-def recorded(root: Path, devices: tuple[str, ...]) -> Iterator[History]:
+def recorded(root: Path, disks: tuple[str, ...]) -> Iterator[History]:
     """What the product does in this block, over databases that it opens below ``root``."""
-    with recording() as events:
-        history = History(root, devices, events)
+    with recording() as events, recording_files(events):
+        history = History(root, disks, events)
         with _accounted(history):
             yield history

@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from faults.power.recorder import Created, Event, FolderSynced, Gone, Synced, Truncated, Written
+from faults.power.recorder import (
+    Created,
+    Event,
+    FolderSynced,
+    Gone,
+    Renamed,
+    Synced,
+    Truncated,
+    Written,
+)
 
 __all__ = ["WAYS", "Platter"]
 
@@ -20,6 +29,7 @@ __all__ = ["WAYS", "Platter"]
 WAYS = ("nothing", "all", "prefix", "torn", "scattered")
 
 _Change = Written | Truncated
+_Named = Created | Gone | Renamed
 
 
 @dataclass
@@ -34,15 +44,15 @@ class Platter:
     def __init__(self) -> None:
         self._files: dict[int, _File] = {}
         self._names: dict[str, int] = {}  # that are sure
-        self._renamed: list[Created | Gone] = []  # that are not
+        self._changes: list[_Named] = []  # that are not
 
     def take(self, event: Event) -> None:
         match event:
             case Created(file=number):
                 self._files[number] = _File()
-                self._renamed.append(event)
-            case Gone():
-                self._renamed.append(event)
+                self._changes.append(event)
+            case Gone() | Renamed():
+                self._changes.append(event)
             case Written(file=number) | Truncated(file=number):
                 self._files[number].waiting.append(event)
             case Synced(file=number):
@@ -54,32 +64,36 @@ class Platter:
                 self._sync_names(folder)
 
     def after_cut(self, folder: Path, way: str, luck: Random) -> dict[str, bytes]:
-        """The folder's files as the next start finds them, by their paths."""
-        known = {"nothing": 0, "all": len(self._renamed)}
+        """The files below a folder as the next start finds them, by their paths."""
+        known = {"nothing": 0, "all": len(self._changes)}
         names = dict(self._names)
-        for change in self._renamed[: known.get(way, luck.randint(0, len(self._renamed)))]:
+        for change in self._changes[: known.get(way, luck.randint(0, len(self._changes)))]:
             _rename(names, change)
         return {
             name: _left(self._files[number], way, luck)
             for name, number in sorted(names.items())
-            if Path(name).parent == folder
+            if folder in Path(name).parents
         }
 
     def _sync_names(self, folder: str) -> None:
         later = []
-        for change in self._renamed:
+        for change in self._changes:
             if str(Path(change.path).parent) == folder:
                 _rename(self._names, change)
             else:
                 later.append(change)
-        self._renamed = later
+        self._changes = later
 
 
-def _rename(names: dict[str, int], change: Created | Gone) -> None:
-    if isinstance(change, Created):
-        names[change.path] = change.file
-    else:
-        names.pop(change.path, None)
+def _rename(names: dict[str, int], change: _Named) -> None:
+    match change:
+        case Created(file=number, path=path):
+            names[path] = number
+        case Gone(path=path):
+            names.pop(path, None)
+        case Renamed(path=path, to=to):
+            if path in names:
+                names[to] = names.pop(path)
 
 
 def _apply(content: bytearray, change: _Change) -> None:

@@ -63,13 +63,21 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class Renamed:
+    """A file took another name, in the place of the one that had it."""
+
+    path: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
 class FolderSynced:
     """All names of the folder that came or went are on the disk."""
 
     path: str
 
 
-Event = Created | Written | Truncated | Synced | Gone | FolderSynced
+Event = Created | Written | Truncated | Synced | Gone | Renamed | FolderSynced
 
 _FILE = c_void_p
 _WRITE = CFUNCTYPE(c_int, _FILE, c_void_p, c_int, c_int64)
@@ -209,6 +217,7 @@ class _Recorder:
 
 
 _FOLDER = b"openDirectory"
+_kept: list[_Recorder] = []  # a database that is still open calls its functions
 
 
 @contextmanager
@@ -216,6 +225,7 @@ def recording() -> Iterator[list[Event]]:
     """Databases that are opened in this block are recorded; the list grows as they work."""
     library = ctypes.CDLL(_sqlite3.__file__)
     recorder = _Recorder(library)
+    _kept.append(recorder)
     recorder.enter()
     try:
         yield recorder.events

@@ -18,6 +18,7 @@ __all__ = ["EPOCH", "N", "work"]
 
 N = 4000  # parameters: 40 rounds fill a write-ahead log, which is then copied into the database
 EPOCH = 1
+DISKS = ("server", "a", "b")
 I64 = NDArray[np.int64]
 
 
@@ -89,12 +90,12 @@ class _Device:
         )
 
 
-def work(root: Path, *, seed: int, rounds: int, devices: tuple[str, ...] = ("a", "b")) -> History:
+def work(root: Path, *, seed: int, rounds: int) -> History:
     """Run rounds and return what they did to the disks.
 
     Some updates are refused; devices and server start anew now and then.
     """
-    with recorded(root, devices) as history:
+    with recorded(root, DISKS) as history:
         _rounds(history, Random(seed), rounds)
     return history
 
@@ -103,7 +104,7 @@ def _rounds(history: History, luck: Random, rounds: int) -> None:
     numbers = np.random.default_rng(luck.getrandbits(32))
     path = history.root / "server" / "ledger.db"
     ledger = Ledger(path)
-    fleet = [_Device(name, history.root, luck) for name in history.devices]
+    fleet = [_Device(name, history.root, luck) for name in history.disks[1:]]
     total: I64 = np.zeros(N, np.int64)
     ledger.found(bytes(32), bytes(32), total.tobytes(), EPOCH)
     for device in fleet:
