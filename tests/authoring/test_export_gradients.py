@@ -55,6 +55,10 @@ def check(name: str) -> None:
         assert compare(plan, model, other_x, other_y, F.cross_entropy) <= 1e-5
     assert plan.self_test().gradient_error == 0.0
     assert 0 < plan.manifest.memory[1] < plan.manifest.memory[32]
+    assert plan.schemes[:2] == ("f32/1", "w8.row/1")
+    for variant in plan.manifest.variants:
+        plan.self_test(variant.scheme)
+        assert 0 < variant.memory[1] < variant.memory[32]
 
 
 @pytest.mark.parametrize("name", QUICK)

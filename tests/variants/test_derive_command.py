@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,33 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
 def test_a_scheme_that_does_not_apply_is_refused_by_name(desk: Path) -> None:
     done = command("plan", "derive", "wisdm", "-o", "o.kplan", "--schemes", "w8.row+a8", cwd=desk)
     done.failed(4, "w8.row+a8/1", "128 columns", "leave it out")
+
+
+WITHOUT_ONNX = """
+import sys
+sys.modules["onnx"] = None
+from kellet.sdk.errors import ExtraMissing
+from kellet.sdk.plan import Plan
+for name in ("add_variants", "sparse", "unfit"):
+    try:
+        getattr(__import__("kellet.sdk.variants", fromlist=[name]), name)
+    except ExtraMissing as error:
+        print(error)
+plan = Plan.open("wisdm")
+print([plan.self_test(scheme).scheme for scheme in plan.schemes])
+"""
+
+
+def test_deriving_names_the_package_it_needs_and_devices_need_none() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ONNX], capture_output=True, text=True, check=True, timeout=60
+    )
+    lines = done.stdout.splitlines()
+    assert (
+        lines[:3]
+        == [
+            "this needs the package 'onnx': it is not installed - pip install \"kellet[authoring]\""
+        ]
+        * 3
+    )
+    assert lines[3] == "['f32/1', 'w8.row/1', 'w8.block64/1']"
