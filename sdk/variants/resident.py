@@ -57,10 +57,10 @@ def make_resident(graph: Graph, layout: Int8Layout) -> None:
     """
     found = views(graph, layout)
     nodes: list[onnx.NodeProto] = []
-    first: list[onnx.NodeProto] = []
+    first = [node for node in graph.nodes if node.op_type == "Constant"]  # views read them
     for node in graph.nodes:
-        if node.output[0] in found:
-            continue  # a view, taken anew where it is used
+        if node.output[0] in found or node.op_type == "Constant":
+            continue  # a view is taken anew where it is used
         if node.op_type == "Gemm" and node.input[1] in found:
             node = _gemm(node, found)  # noqa: PLW2901
         for place, name in enumerate(node.input):

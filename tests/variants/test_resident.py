@@ -232,6 +232,48 @@ def test_a_weight_read_in_three_ways_is_decoded_three_times() -> None:
     assert session.rest_grads.tolist() == [20, 40]
 
 
+def test_views_by_constants_follow_and_the_others_are_decoded_before() -> None:
+    """W [2, 3] as [3, 2] by a Constant node, and sliced: one view, and one consumer."""
+    shape = onnx.numpy_helper.from_array(np.array([3, 2]), "")
+    scores = [
+        helper.make_node("Constant", [], ["shape"], value=shape, name="c"),
+        helper.make_node("Reshape", ["W", "shape"], ["turned"], name="r"),
+        helper.make_node("MatMul", ["batch", "turned"], ["scores"], name="m"),
+    ]
+    step = [
+        *scores,
+        helper.make_node("ReduceMean", ["scores"], ["loss"], keepdims=0, name="l"),
+        helper.make_node("Slice", ["W", "zero", "one"], ["row"], name="s"),
+        helper.make_node("Add", ["row", "W"], ["grad::W"], name="a"),
+    ]
+    x, y = value("batch", "n", 3), value("labels", "n", dtype=onnx.TensorProto.INT64)
+    w, constants = value("W", 2, 3), {"zero": np.array([0]), "one": np.array([1])}
+    plan = Plan.open(
+        write_bundle(
+            name="views",
+            step=model(step, [x, y, w], [value("loss"), value("grad::W", 2, 3)], constants),
+            evaluate=model(scores, [x, w], [value("scores", "n", 2)]),
+            tensors=[Tensor("W", np.ones((2, 3), np.float32))],
+            input=InputSpec(shape=(3,)),
+            labels=LabelSpec(),
+            loss="custom",
+            example_batch=np.ones((2, 3), np.float32),
+            example_labels=np.zeros(2, np.int64),
+        )
+    )
+    plan = add_variants(plan, ["w8.row"])
+    onnx.checker.check_model(graph_of(plan, "w8.row"))
+    counts = Counter(node.op_type for node in graph_of(plan, "w8.row").graph.node)
+    assert (counts["DequantizeLinear"], counts["Reshape"], counts["Slice"]) == (3, 1, 1)
+    session = plan.session("w8.row")
+    assert isinstance(session, Int8Session)
+    session.weights.values[:] = [1, 2, 3, 4, 5, 6]
+    session.weights.scales[:] = [1, 10]  # W = [[1, 2, 3], [40, 50, 60]], turned [[1, 2], ...
+    # x = (1, 1, 1): columns of [[1, 2], [3, 40], [50, 60]] sum to 54 and 102.
+    assert session.step(np.ones((1, 3), np.float32), np.array([0])) == 78
+    assert session.weight_grads.tolist() == [2, 4, 6, 41, 52, 63]
+
+
 def test_a_plan_of_vectors_has_no_variants() -> None:
     for plan in (linear_loss(3), quadratic()):
         for scheme in ("w8.row", "w8.block64", "w8.row+a8"):
