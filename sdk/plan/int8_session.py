@@ -70,6 +70,7 @@ class Int8Session:
         initial = plan.initial_view()
         for held in layout.frozen:
             _fill(self._frozen, held, quantise(_aligned(initial[held.flat]), _layout(held)))
+            plan.release()
         for floats in layout.rest:
             if floats.tensor.role == "frozen":
                 self.rest[floats.rest] = initial[floats.flat]
@@ -107,6 +108,7 @@ class Int8Session:
                     repair="take a model that is finite; training at a smaller rate gives one",
                 ) from None
             _fill(self.weights, held, rows)
+            self.plan.release()  # the part of the file that was read, where x lies in it
         for floats in self.layout.rest:
             if floats.tensor.role != "frozen":
                 self.rest[floats.rest] = x[floats.flat]

@@ -176,6 +176,7 @@ class Plan:
         vector: _Floats = aligned(self.n_params)
         vector[: self.n_update] = update
         vector[self.n_update :] = self.initial_view()[self.n_update :]
+        self.release()
         return vector
 
     def views(self, flat: _Floats) -> dict[str, _Floats]:
