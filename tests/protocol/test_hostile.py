@@ -187,10 +187,10 @@ def test_a_transfer_has_as_many_parts_as_a_bitmap_can_name() -> None:
     Assembly(28_000 * 1024, 1024, bytes(32))
     with pytest.raises(ProtocolError, match="28001 parts"):
         Assembly(28_000 * 1024 + 1, 1024, bytes(32))
-    plan = softmax_regression(1000, 3600)  # a leave has 29 MB: 28,154 parts of 1 KB
+    plan = softmax_regression(1000, 3600)  # with delta_c, 29 MB: 28,157 parts of 1 KB
     with pytest.raises(UsageError, match="use at least 1030"):
-        Lab(plan, Scaffold(), part_size=1024)
-    lab = Lab(plan, Scaffold(), part_size=65536)
+        Lab(plan, Scaffold(delta_c="f32"), part_size=1024)
+    lab = Lab(plan, Scaffold(delta_c="f32"), part_size=65536)
     puppet = Puppet(lab)
     header, body = puppet.body([0.0] * 4)
     assert puppet.offer(header, body, size=28_810_000, part_size=1024) is None
