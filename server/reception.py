@@ -91,9 +91,9 @@ class Reception:
 
     @staticmethod
     def abort(device: str, message: Abort, opened: OpenRound | None) -> list[Effect]:
-        """Was asked to train, and cannot."""
+        """Was asked to train, and cannot: it will not try again in this round."""
         if opened and opened.number == message.round:
-            opened.cohort.lost(device)
+            opened.cohort.decline(device)
         return [Report("abort", {"device": device, "reason": message.reason})]
 
     def hint(self, device: str, state: State, opened: OpenRound | None) -> None:

@@ -12,7 +12,7 @@ from support.toy_plans import linear_loss, quadratic
 
 from kellet.sdk.algorithms import FedAvg, Scaffold
 from kellet.sdk.device import Leave
-from kellet.sdk.protocol.messages import Decline, Join, Reject, Train
+from kellet.sdk.protocol.messages import Abort, Decline, Join, Reject, Train
 from kellet.server.cohort import Cohort, Sample
 
 PLAN = linear_loss(2)
@@ -182,6 +182,15 @@ def test_an_update_of_who_declined_counts() -> None:
     decline(a)
     header, body = a.body(np.ones(2))
     assert a.deliver(header, body).counted
+
+
+def test_who_could_not_train_is_not_waited_for_either() -> None:
+    lab = Lab(PLAN, FedAvg(), min_members=2)
+    a, b = Puppet(lab, "a"), Puppet(lab, "b")
+    b.join()
+    b.say(Abort(nonce=b.nonce, boot=b.boot, round=1, reason="the loss became nan"))
+    a.send(np.ones(2))
+    assert lab.machine.round == 2
 
 
 def test_complete() -> None:

@@ -20,6 +20,8 @@ from support.toy_plans import quadratic, softmax_regression
 from kellet.sdk.algorithms import FedAvg, FedProx, Scaffold
 from kellet.sdk.device import Leave
 from kellet.sdk.plan import GradientSession
+from kellet.sdk.protocol import wire
+from kellet.sdk.protocol.messages import Round
 from kellet.sdk.protocol.vectors import Codec
 from kellet.sdk.variants import add_variants
 
@@ -161,11 +163,15 @@ def test_devices_leave_in_the_middle_of_it(folder: Path, session: GradientSessio
 
 
 def test_the_storms_are_storms(folder: Path, session: GradientSession) -> None:
-    """The faults above do happen: refusals, abandoned rounds, restarts, lost work."""
+    """The faults above do happen: refusals, abandoned rounds, restarts, lost work.
+
+    And so do all the ways in which vectors travel and weights are held.
+    """
     kinds: set[str] = set()
     reasons: set[str] = set()
     states: set[str] = set()
-    for seed in range(20):
+    ways: set[str] = set()
+    for seed in range(30):
         here = folder / str(seed)
         here.mkdir()
         fleet = storm(here, session, seed).start()
@@ -173,7 +179,18 @@ def test_the_storms_are_storms(folder: Path, session: GradientSession) -> None:
         fleet.heal()
         kinds |= {kind for _, kind, _ in fleet.reports}
         reasons |= {d["reason"] for _, kind, d in fleet.reports if kind == "settled"}
-        states |= {row.state for row in fleet.server.ledger.rounds()}
+        rounds = fleet.server.ledger.rounds()
+        states |= {row.state for row in rounds}
+        for row in rounds:
+            message: Round = wire.unpack(row.announcement, Round)
+            ways |= {*row.summary["schemes"], *row.summary["codecs"]}
+            ways |= {f"model {message.model.codec}", f"delta_c {message.codecs.delta_c}"}
+            ways |= {"feedback"} if message.codecs.feedback else set()
+            ways |= {"mixed"} if len(row.summary["schemes"]) > 1 else set()
     assert {"counted", "settled", "epoch", "returned", "refused_update", "link_lost"} <= kinds
     assert {"counted", "late"} <= reasons
     assert {"closed", "abandoned"} <= states
+    assert "declined" in kinds
+    assert {"f32/1", "w8.row/1", "mixed", "f32", "q8", "topk", "feedback"} <= ways
+    assert {"model f32", "model q8"} <= ways
+    assert {f"delta_c {codec}" for codec in ("none", "derived", "f32", "q8", "topk")} <= ways

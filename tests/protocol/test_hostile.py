@@ -187,7 +187,7 @@ def test_a_transfer_has_as_many_parts_as_a_bitmap_can_name() -> None:
     Assembly(28_000 * 1024, 1024, bytes(32))
     with pytest.raises(ProtocolError, match="28001 parts"):
         Assembly(28_000 * 1024 + 1, 1024, bytes(32))
-    plan = softmax_regression(1000, 3600)  # with delta_c, 29 MB: 28,157 parts of 1 KB
+    plan = softmax_regression(1000, 3600)  # with delta_c, 29 MB: 28,156 parts of 1 KB
     with pytest.raises(UsageError, match="use at least 1030"):
         Lab(plan, Scaffold(delta_c="f32"), part_size=1024)
     lab = Lab(plan, Scaffold(delta_c="f32"), part_size=65536)
