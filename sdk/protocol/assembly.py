@@ -83,7 +83,13 @@ class Assembly:
 
     def data(self) -> bytes:
         """The bytes (a copy)."""
-        return bytes(self._store[: self.size])
+        with memoryview(self._store) as view, view[: self.size] as data:
+            return bytes(data)
+
+    def take(self) -> memoryview:
+        """The bytes of a transfer in memory, not copied: nothing may be added afterwards."""
+        assert isinstance(self._store, bytearray)
+        return memoryview(self._store)[: self.size].toreadonly()
 
     def sync(self) -> None:
         """Put the file on the disk: its data, and its name in the directory."""
