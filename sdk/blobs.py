@@ -9,19 +9,21 @@ from kellet.sdk.durable import write_file
 
 __all__ = ["BlobCache"]
 
+Blob = bytes | memoryview
+
 
 class BlobCache:
     """Content-addressed bytes: in memory, or, where they are kept, in ``directory`` alone."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
-        self._held: dict[bytes, bytes] = {}
+        self._held: dict[bytes, Blob] = {}
         self._sound: set[bytes] = set()  # files whose digest has been checked
 
     def __contains__(self, sha256: bytes) -> bool:
         return sha256 in self._held or self.file(sha256) is not None
 
-    def __getitem__(self, sha256: bytes) -> bytes:
+    def __getitem__(self, sha256: bytes) -> Blob:
         if sha256 in self._held:
             return self._held[sha256]
         path = self.file(sha256)
@@ -43,14 +45,14 @@ class BlobCache:
             self._sound.add(sha256)
         return path
 
-    def take(self, *wanted: bytes) -> list[bytes]:
+    def take(self, *wanted: bytes) -> list[Blob]:
         """What ``[]`` gives for each, to be held by the caller alone from now on."""
         data = [self[sha256] for sha256 in wanted]
         for sha256 in wanted:
             self._held.pop(sha256, None)
         return data
 
-    def put(self, data: bytes, *, keep: bool = False) -> bytes:
+    def put(self, data: Blob, *, keep: bool = False) -> bytes:
         """Hold ``data``; ``keep`` writes it to the directory instead. Its SHA-256."""
         sha256 = hashlib.sha256(data).digest()
         if keep and self._directory is not None:

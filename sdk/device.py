@@ -300,7 +300,7 @@ class DeviceMachine:
         talk = self._talk
         if not talk.ready or self._upload or self._fetch or self._training or self.left:
             return []
-        pending = self._store.pending(control=False)
+        pending = self._store.unsent()
         if pending:
             self._upload = Upload(self._topics, self._device, talk.who, pending, self._part_size())
             return list(self._upload.offer(now))

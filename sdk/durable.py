@@ -134,7 +134,7 @@ def _repair(sqlite_says: str) -> str:
     return _DISK if "I/O" in sqlite_says else _ELSEWHERE
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes | memoryview) -> None:
     """Put a file on the disk whole or not at all. ``StorageError`` where it cannot be."""
     draft = path.with_suffix(".draft")
     try:

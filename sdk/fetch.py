@@ -95,7 +95,7 @@ class Fetch:
         self.received += len(raw)
         if not assembly.verified():
             return []
-        self._cache.put(assembly.data(), keep=address.sha256 == self._kept)
+        self._cache.put(assembly.take(), keep=address.sha256 == self._kept)
         del self._open[address.sha256]
         return [] if self._open else self.cancel()
 

@@ -24,7 +24,7 @@ from kellet.sdk.controls import Parts, parts
 from kellet.sdk.durable import Database
 from kellet.sdk.errors import StorageError
 
-__all__ = ["Identity", "Pending", "Store", "StoredControl", "unpack_control"]
+__all__ = ["Identity", "Pending", "Store", "StoredBody", "StoredControl", "unpack_control"]
 
 I64 = NDArray[np.int64]
 Buffer = bytes | memoryview | NDArray[np.float32]
@@ -95,8 +95,8 @@ class Identity:
 class Pending:
     """The one update that is not settled.
 
-    ``c_i_next``: int64 [n_train], the control if the update is counted, an array for any
-    slice; None where the algorithm has none.
+    ``body``: bytes for any slice. ``c_i_next``: int64 [n_train], the control if the update is
+    counted, an array for any slice; None where the algorithm has none.
     """
 
     uid: bytes
@@ -105,8 +105,23 @@ class Pending:
     epoch: int
     base: bytes
     sha256: bytes
-    body: bytes
+    body: bytes | StoredBody
     c_i_next: Parts[np.int64] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBody:
+    """The pending update as it lies in the outbox: each slice is read when it is sent."""
+
+    store: Store
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(self.size)
+        return self.store.read_body(start, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +229,25 @@ class Store:
         blob = self.packed_control()
         return 0 if blob is None else kernels.signed_digest(np.frombuffer(blob, "<i8"), epoch)
 
-    def pending(self, *, control: bool = True) -> Pending | None:
-        """The unsettled update, if there is one; without ``control``, c_i_next is not read."""
+    def unsent(self) -> Pending | None:
+        """The unsettled update, if there is one, to be sent: its control is not looked at."""
+        row = self._db.one("select uid, seq, round, epoch, base, sha256, length(body) from outbox")
+        if row is None:
+            return None
+        uid, seq, round_, epoch, base, sha256, size = row
+        return Pending(uid, seq, round_, epoch, base, sha256, StoredBody(self, size), None)
+
+    def read_body(self, start: int, stop: int) -> bytes:
+        """Some bytes of the pending update's body, which has as many."""
+        with self._db.blob("outbox", "body", 1) as blob:
+            blob.seek(start)
+            return blob.read(stop - start)
+
+    def pending(self) -> Pending | None:
+        """The unsettled update, if there is one, read whole."""
         row = self._db.one(
             "select uid, seq, round, epoch, base, sha256, body, c_i"
-            " from outbox left join controls on controls.id = control_next and ?",
-            control,
+            " from outbox left join controls on controls.id = control_next"
         )
         if row is None:
             return None

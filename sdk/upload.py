@@ -34,7 +34,7 @@ class Upload:
         self._topics = topics
         self._device = device
         self._nonce, self._boot = who
-        self._body = memoryview(pending.body)
+        self._body = pending.body
         self._part_size = part_size
         self._count = part_count(len(pending.body), part_size)
         self.pending = pending

@@ -78,8 +78,8 @@ class _Given:
     ``model`` and ``c``: blobs of the announcement; ``kept`` and ``residual``: of the store.
     """
 
-    model: bytes
-    c: bytes | None
+    model: bytes | memoryview
+    c: bytes | memoryview | None
     kept: bytes | None
     residual: bytes | None
 

@@ -54,7 +54,10 @@ class Plan:
 
     @classmethod
     def open(
-        cls, source: str | os.PathLike[str] | bytes, *, digest: bytes | str | None = None
+        cls,
+        source: str | os.PathLike[str] | bytes | memoryview,
+        *,
+        digest: bytes | str | None = None,
     ) -> Self:
         """Open a plan from a path, the name of a built-in plan, or its bytes.
 
