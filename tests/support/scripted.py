@@ -49,7 +49,9 @@ class ScriptedInt8:
     def __init__(self, tensors: Sequence[TensorSpec], scheme: str, gradients: Gradients) -> None:
         shapes = Shapes.of(tensors)
         n_params = sum(t.size for t in tensors)
-        self.plan: Any = SimpleNamespace(n_update=shapes.n_update, n_params=n_params)
+        self.plan: Any = SimpleNamespace(
+            n_update=shapes.n_update, n_params=n_params, release=lambda: None
+        )
         self.scheme = scheme
         self.layout = Int8Layout.of(SimpleNamespace(tensors=tensors), scheme)  # type: ignore[arg-type]
         scales = aligned(self.layout.n_scales)
