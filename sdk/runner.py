@@ -11,13 +11,16 @@ from pathlib import Path
 from numpy.typing import ArrayLike
 
 from kellet.firmware_profiles import Participation, Profile
+from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import DeviceEvent, DeviceMachine, Leave, StartTraining, TrainingStopped
 from kellet.sdk.errors import UsageError
 from kellet.sdk.health import peak_mb
 from kellet.sdk.lock import StateLock
 from kellet.sdk.participation import Consent, blind_spots
+from kellet.sdk.plan import Plan
 from kellet.sdk.plan.schemes import check_scheme
+from kellet.sdk.planner import misfit
 from kellet.sdk.profile import check_runs_python
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Tick, Unsubscribe
@@ -100,7 +103,8 @@ class Device:
             raise
         self._cache = BlobCache(folder / "plans")
         self._boot = os.urandom(8)
-        abilities = abilities_of(profile, self._consent.unfit)
+        self._data_bytes = 0
+        abilities = abilities_of(profile, self._consent.unfit, lambda: self._data_bytes)
         self._machine = DeviceMachine(
             self._topics,
             self._store,
@@ -111,7 +115,12 @@ class Device:
             profile=profile.name if profile else "",
         )
         self._events = EventQueue()
-        load = (lambda: data(device)) if callable(data) else (lambda: data)
+
+        def load() -> Data:
+            x, y = data(device) if callable(data) else data
+            self._data_bytes = int(getattr(x, "nbytes", 0)) + int(getattr(y, "nbytes", 0))
+            return x, y
+
         self._worker = TrainingWorker(
             device,
             self._store,
@@ -239,14 +248,31 @@ class Device:
                 self._on_report(effect)
 
 
-def abilities_of(profile: Profile | None, unfit: Callable[[], str]) -> Abilities:
-    """What training may do under ``profile``; all that this version can, without one."""
+def abilities_of(
+    profile: Profile | None, unfit: Callable[[], str], data_bytes: Callable[[], int]
+) -> Abilities:
+    """What training may do under ``profile``; all that this version can, without one.
+
+    ``data_bytes``: of the samples, once they are loaded.
+    """
     if profile is None:
         return Abilities(unfit=unfit)
+
+    def misfit_of(plan: Plan, algorithm: FedAvg, scheme: str, batch: int) -> str:
+        return misfit(
+            plan,
+            profile,
+            scheme=scheme,
+            algorithm=algorithm,
+            batch=batch,
+            data_bytes=data_bytes(),
+        )
+
     return Abilities(
         schemes=profile.schemes,
         shift=profile.shift,
         codec=profile.uplink_codec,
         threads=profile.threads,
+        misfit=misfit_of,
         unfit=unfit,
     )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from kellet.sdk.commands.fit import FitOptions
 from kellet.sdk.console import Console
-from kellet.sdk.errors import ExtraMissing, UsageError
+from kellet.sdk.errors import ExtraMissing, PlanError, UsageError
 
 if TYPE_CHECKING:
     from kellet.sdk.plan import Plan
@@ -47,8 +48,17 @@ def show(plan: str, /, *, digest: str | None = None, json: bool = False) -> None
 
 
 @command.command
-def check(plan: str, /, *, digest: str | None = None, json: bool = False) -> None:
-    """Verify a plan and run its self-tests, one for each scheme, on this machine.
+def check(
+    plan: str,
+    /,
+    *,
+    digest: str | None = None,
+    fit: FitOptions | None = None,
+    json: bool = False,
+) -> int:
+    """Verify a plan, run its self-tests here, and say how a class of device can train it.
+
+    The self-tests are one for each scheme. Ends with 4 where the plan does not fit.
 
     Parameters
     ----------
@@ -60,6 +70,7 @@ def check(plan: str, /, *, digest: str | None = None, json: bool = False) -> Non
         Answer with one JSON object.
     """
     opened = _open(plan, digest)
+    verdict = (fit or FitOptions()).judge(opened)
     result = opened.self_test()
     variants = [opened.self_test(scheme) for scheme in opened.schemes[1:]]
     import onnxruntime
@@ -87,6 +98,7 @@ def check(plan: str, /, *, digest: str | None = None, json: bool = False) -> Non
         "kernels": backend(),
         "onnxruntime": onnxruntime.__version__,
         "memory_bytes": _memory(opened),
+        "fit": verdict and verdict.facts(),
     }
     lines = [
         f"{facts['plan']} is sound: this machine computes what the plan's author did.",
@@ -99,9 +111,11 @@ def check(plan: str, /, *, digest: str | None = None, json: bool = False) -> Non
         f"  kernels        {facts['kernels']}",
         f"  onnxruntime    {facts['onnxruntime']}",
         "  memory         " + _memory_words(_memory(opened)),
+        *(verdict.words() if verdict else ["this machine is of no class: name one by --profile"]),
     ]
     with Console(json=json) as console:
         console.result(facts, "\n".join(lines))
+    return PlanError.exit_code if verdict and not verdict.fits else 0
 
 
 @command.command
