@@ -341,6 +341,8 @@ class FaultyDevice(Faulty, DeviceNode):
 
     def carry_out(self, effect: Any) -> None:
         if isinstance(effect, StartTraining):
+            if self.store.pending_uid() is not None:
+                raise Broken("unsettled", f"{self.label} trains while an update waits")
             self.fleet.training = self.luck.uniform(*self.fleet.training_takes)
         super().carry_out(effect)
 

@@ -90,7 +90,11 @@ def _live(world: World) -> World:
     world.run(lambda: world.server.alive and world.server.machine.round >= 2)
     world.server.new_epoch()
     world.run(lambda: world.server.alive and world.server.machine.round >= 3)
+    for node in world.nodes:
+        node.cut()
+        node.connect()
     _when_up(world, lambda: world.devices["b"].take(Leave()))
+    world.run()
     world.heal()
     world.check_end()
     return world

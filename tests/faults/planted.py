@@ -57,7 +57,10 @@ def commit_before_the_receipt(_world: Reach) -> Iterator[None]:
         def save_pending(self: Store, *args: Any, **how: Any) -> None:
             save(self, *args, **how)
             with self._db.transaction():
-                self._db.run("update device set c_i = coalesce((select c_i_next from outbox), c_i)")
+                self._db.run(
+                    "update device set control ="
+                    " coalesce((select control_next from outbox), control)"
+                )
 
         return save_pending
 
@@ -284,5 +287,5 @@ PLANTED = {
     "c_i advanced by the exact value": Planted(advance_by_the_exact_value, GAP, CODED),
     "error feedback on delta_c": Planted(feed_back_errors_of_delta_c, GAP, CODED),
     "delta_c weighted by staleness": Planted(weigh_delta_c_by_staleness, GAP),
-    "training before settling": Planted(train_before_settling, GAP | {"receipt"}),
+    "training before settling": Planted(train_before_settling, GAP | {"unsettled"}),
 }
