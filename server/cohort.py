@@ -96,7 +96,7 @@ class Cohort:
         The target is reached; or the quorum is, and whoever else belongs to the round
         (the chosen ones, or all ``members``) has declined.
         """
-        if len(self.counted) >= self.target:
+        if self.counted and len(self.counted) >= self.target:
             return True
         awaited = self.chosen if self.chosen is not None else members
         nobody = self.declined and self.counted.keys() | self.declined >= set(awaited)

@@ -201,12 +201,4 @@ class Fleet:
         for device in self.devices.values():
             self.books.check_device(device.store, self.server.ledger)
             if self.server.machine.epoch == 1:
-                self._check_residual(device)
-
-    def _check_residual(self, device: DeviceNode) -> None:
-        """It is what the last counted update left out, of those that leave something."""
-        wanted = None
-        for seq, _, counted, _ in device.store.receipts():
-            made = device.residuals.get((device.store.identity.nonce, seq))
-            wanted = made.tobytes() if counted and made is not None else wanted
-        assert device.store.residual(self.plan.id) == wanted
+                assert device.store.residual(self.plan.id) == device.residual()

@@ -284,6 +284,14 @@ class DeviceNode(Node):
 
         self.fleet.after(self.fleet.training, done)
 
+    def residual(self) -> bytes | None:
+        """What the last counted update left out, of those that leave something."""
+        wanted: bytes | None = None
+        for seq, _, counted, _ in self.store.receipts():
+            made = self.residuals.get((self.store.identity.nonce, seq))
+            wanted = made.tobytes() if counted and made is not None else wanted
+        return wanted
+
     def tired(self) -> bool:
         """Whether to end a training after the step that was just taken."""
         return False
@@ -299,6 +307,7 @@ class DeviceNode(Node):
             raw = self.cache[round_.control.sha256]
             c = decode_vector(round_.control.codec, raw, shapes.train, shapes.n_train)
         left_out = store.residual(plan.id)
+        assert store.epoch != 1 or left_out == self.residual()
         if left_out is not None:
             residual = np.frombuffer(left_out, "<f4")
         raw = self.cache[round_.model.sha256]
