@@ -30,7 +30,7 @@ class Pi:
         parent = ("setpriv", "--pdeathsig", "KILL", "env", f"PYTHON={sys.executable}", path)
         self.python = (*parent, str(SCRIPT))
 
-    def run(self, *arguments: object, timeout: float = 100.0) -> str:
+    def run(self, *arguments: object, timeout: float = 200.0) -> str:
         """Run its Python and return the output; a failure shows all that it printed."""
         command = [*self.python, *map(str, arguments)]
         done = subprocess.run(

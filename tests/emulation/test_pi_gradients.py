@@ -15,7 +15,7 @@ from kellet.sdk import Plan
 from kellet.sdk.authoring import export
 from kellet.sdk.plan.schemes import SCHEMES
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 CLOSE = 1e-5
 
 Plans = Mapping[str, Plan]
@@ -50,7 +50,7 @@ def there(pi: Pi, plans: Plans, given: Arrays, tmp_path_factory: pytest.TempPath
     for name, plan in plans.items():
         (folder / f"{name}.kplan").write_bytes(plan.raw)
     np.savez(folder / "points.npz", **given)
-    pi.run("-m", "emulation.gradients", folder, timeout=250)
+    pi.run("-m", "emulation.gradients", folder)
     with np.load(folder / "found.npz") as found:
         return dict(found)
 

@@ -17,7 +17,7 @@ from kellet.sdk.tasks import task
 from kellet.server import simulate
 from kellet.server.brokers import open_broker
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 PI = "pi-4b"
 USERS = {PI: 3, "ada": 8, "bob": 20}

@@ -7,7 +7,7 @@ import json
 import pytest
 from emulation.pi import HERE, Pi
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 
 def test_updates_have_the_same_bytes(pi: Pi) -> None:

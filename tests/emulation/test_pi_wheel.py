@@ -17,7 +17,7 @@ from support.processes import wait_until
 from kellet import firmware_profiles
 from kellet.kernels.table import KERNELS
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 # What a device does not install, and who asks for it.
 ABSENT = {"llvmlite", "numba", "onnx", "onnx_ir", "onnxscript", "torch"}
@@ -57,6 +57,23 @@ def test_the_command_checks_a_plan(pi: Pi) -> None:
     assert said["kernels"] == "compiled"
     errors = [said[f"{what}_error"] for what in ("loss", "gradient", "score")]
     assert max(errors) < 1e-5
+    assert {"w8.row/1", "w8.block64/1"} <= {*said["variants"]}
+    assert said["fit"]["profile"] == "pi_4b"
+    assert said["fit"]["fits"]
+
+
+def test_the_command_finds_the_board(pi: Pi, tmp_path: Path) -> None:
+    said = json.loads(
+        pi.run(pi.site / "bin/kellet", "init", "--json", "--output", tmp_path / "kellet.toml")
+    )
+    board = said["board"]
+    assert said["profile"] == "pi_4b"
+    assert board["model"] == "Raspberry Pi 4 Model B Rev 1.4"
+    assert (board["arch"], board["memory_mb"]) == ("aarch64", 3977)
+    assert board["cpus"] == ["cortex-a72"]
+    assert board["thermometer"]
+    assert not board["battery"]
+    assert 'profile = "pi_4b"' in (tmp_path / "kellet.toml").read_text()
 
 
 @pytest.mark.slow
