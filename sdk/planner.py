@@ -273,7 +273,9 @@ def _reasons(
 ) -> Iterator[str]:
     wanted = algorithms[0]
     if chosen.algorithm != wanted:
-        least = min((t for t in tried if t.algorithm == wanted), key=lambda each: each.peak_mb)
+        least = min(
+            (t for t in tried if t.algorithm == wanted), key=lambda each: (each.peak_mb, each.batch)
+        )
         yield (
             f"{chosen.algorithm}, for {wanted} {' and '.join(least.short_of)} "
             f"even with {least.scheme} and batches of {least.batch}"
