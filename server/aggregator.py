@@ -247,9 +247,8 @@ class AggregatorMachine:
         return news + self._counted([said], now)
 
     def _tick(self, room: int, now: float) -> list[AggregatorEffect]:
-        effects: list[AggregatorEffect] = []
         self._counting.tick(now)
-        effects += self._downloads.tick(room, now)
+        effects: list[AggregatorEffect] = [*self._downloads.tick(room, now)]
         if self._round and now >= self._round.closes:
             effects += self._close(now)
         return effects
@@ -309,10 +308,8 @@ class AggregatorMachine:
 
     def _counted(self, effects: list[Effect], now: float) -> list[AggregatorEffect]:
         """Close the round early if nothing else is worth waiting for after these."""
-        opened = self._round
-        full = opened is not None and opened.cohort.complete(
-            opened.message.quorum, self._roster.active()
-        )
+        opened, members = self._round, self._roster.active()
+        full = opened is not None and opened.cohort.complete(opened.message.quorum, members)
         return [*effects, *(self._close(now) if full else [])]
 
     # -- rounds -----------------------------------------------------------------
