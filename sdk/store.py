@@ -226,8 +226,14 @@ class Store:
         epoch = self.epoch
         if epoch is None:
             return None
-        blob = self.packed_control()
-        return 0 if blob is None else kernels.signed_digest(np.frombuffer(blob, "<i8"), epoch)
+        row = self._db.one(f"select length(c_i) from controls where id = ({_CURRENT})")
+        if row is None:
+            return 0
+        n = row[0] // 8
+        c_i = np.empty(n, np.int64)  # whole, for a sign depends on its place; but once
+        for part in parts(n):
+            c_i[part] = self.read_control(part.start, part.stop)
+        return kernels.signed_digest(c_i, epoch)
 
     def unsent(self) -> Pending | None:
         """The unsettled update, if there is one, to be sent: its control is not looked at."""

@@ -83,7 +83,7 @@ class Announcer:
         self._config = config
         self._plan = plan
         self._blobs = blobs
-        self._plan_blob = Blob(blobs.put(plan.raw), len(plan.raw))
+        self._plan_blob = Blob(blobs.put(plan.raw), plan.size)
 
     def make(self, at: Standing, chosen: frozenset[str] | None) -> Announcement:
         """Announce round ``at.round``, for the ``chosen`` devices alone where given."""
@@ -206,7 +206,7 @@ def vector_bytes(vector: F32) -> bytes:
 def _check_parts(config: FleetConfig, plan: Plan, shapes: Shapes) -> None:
     codecs = config.codecs
     body = body_limit(shapes, codecs.delta_y, codecs.delta_c, codecs.share)
-    largest = max(len(plan.raw), 4 * shapes.n_update, body, leave_limit(shapes))
+    largest = max(plan.size, 4 * shapes.n_update, body, leave_limit(shapes))
     if part_count(largest, config.part_size) > MAX_PARTS:
         raise UsageError(
             f"part_size = {config.part_size}",

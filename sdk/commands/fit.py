@@ -97,7 +97,7 @@ class Verdict:
             "why_profile": self.why,
             "memory_budget_mb": self.profile.memory_budget_mb,
             "storage_budget_mb": self.profile.storage_budget_mb,
-            "plan_bytes": len(self.plan.raw),
+            "plan_bytes": self.plan.size,
             "fits": self.fits,
             "chosen": _facts(chosen) if chosen else None,
             "control_damping": self.advice.control_damping,

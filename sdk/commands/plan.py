@@ -309,7 +309,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
     return {
         "plan": manifest.name,
         "id": plan.hex_id,
-        "bytes": len(plan.raw),
+        "bytes": plan.size,
         "parameters": plan.n_params,
         "trained": plan.n_train,
         "buffers": plan.n_update - plan.n_train,

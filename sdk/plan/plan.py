@@ -90,6 +90,11 @@ class Plan:
         """The file, to be shipped."""
         return bytes(self._raw)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file, which are not read for it."""
+        return len(self._raw)
+
     def release(self) -> None:
         """Let go of the memory that a mapped file takes; it is read again where needed."""
         if isinstance(self._raw, mmap.mmap):
