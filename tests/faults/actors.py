@@ -201,8 +201,10 @@ class FaultyServer(Faulty, ServerNode):
     counted: list[UpdateRow]
     rounds: list[RoundRow]
     members: list[Member]
+    _rows_written = True  # whether another table than the members' has changed
 
     def open(self) -> None:
+        self._rows_written = True
         super().open()
         if self.alive:
             path = self.spool.path
@@ -214,6 +216,7 @@ class FaultyServer(Faulty, ServerNode):
             self.spool.path = checked  # type: ignore[method-assign]
 
     def wrote(self, name: str, args: tuple[Any, ...]) -> None:
+        self._rows_written |= name != "write_member"
         if name == "put":
             (data,) = args
             self.fleet.add_blob(data)
@@ -224,9 +227,11 @@ class FaultyServer(Faulty, ServerNode):
     def look(self) -> None:
         """Read the ledger."""
         self.dirty = False
-        self.counted = self.ledger._updates("where counted = 1 order by rowid")
-        self.rounds = self.ledger.rounds()
         self.members = self.ledger.members()
+        if self._rows_written:
+            self._rows_written = False
+            self.counted = self.ledger._updates("where counted = 1 order by rowid")
+            self.rounds = self.ledger.rounds()
 
     def new_epoch(self) -> None:
         if not self.alive:
