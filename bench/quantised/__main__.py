@@ -36,7 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"without --full there is {', '.join(settings)} alone", file=sys.stderr)
         return 2
     path = options.json or (DOCS / "quantised.json" if options.full else None)
-    results = begun(None if options.fresh else path, full=options.full, settings=settings)
+    try:
+        results = begun(None if options.fresh else path, full=options.full, settings=settings)
+    except KelletError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
     try:
         _accuracies(results, path, tasks, processes=options.processes)
         if options.full and not options.no_devices:

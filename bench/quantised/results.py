@@ -13,6 +13,7 @@ from bench.quantised.accuracy import Finished
 from bench.quantised.device import Device
 from bench.quantised.grid import Setting
 from bench.results import machine, today, versions
+from kellet.sdk.errors import UsageError
 
 __all__ = ["Results", "begun", "difference", "mean", "read", "write"]
 
@@ -57,7 +58,10 @@ class Results(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def begun(path: Path | None, *, full: bool, settings: Mapping[str, Setting]) -> Results:
-    """Return the results kept in ``path``, to go on from, or none yet."""
+    """Return the results kept in ``path``, to go on from, or none yet.
+
+    Raises ``UsageError`` for a file of something else.
+    """
     new = Results(
         full=full,
         date=today(),
@@ -68,7 +72,18 @@ def begun(path: Path | None, *, full: bool, settings: Mapping[str, Setting]) -> 
         devices=[],
     )
     if path is not None and path.is_file():
-        old = read(path)
+        try:
+            old = read(path)
+        except msgspec.MsgspecError as error:
+            raise UsageError(
+                f"{path} holds no results of this", why=str(error), repair="--fresh writes it anew"
+            ) from None
+        if old.full != full:
+            raise UsageError(
+                f"{path} was written by {old.command}",
+                why="its cells would be dropped",
+                repair="name another file with --json",
+            )
         new.finished, new.devices = old.finished, old.devices
     return new
 

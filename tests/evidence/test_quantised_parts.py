@@ -19,6 +19,7 @@ from bench.quantised.nearest import nearest_steps
 from bench.quantised.results import Results, begun, difference, read, write
 from kellet import kernels
 from kellet.sdk.algorithms import FedAvg, FedProx, Int8Work, Scaffold
+from kellet.sdk.errors import UsageError
 from kellet.sdk.plan import Plan
 
 WISDM = Plan.open("wisdm")
@@ -227,6 +228,17 @@ def test_a_file_of_results_is_checked_and_is_the_same_when_read_again(tmp_path):
     path.write_text(path.read_text().replace('"format":1', '"format":2'))
     with pytest.raises(msgspec.ValidationError, match="format 2"):
         read(path)
+
+
+def test_a_run_does_not_go_on_from_a_file_of_another(tmp_path):
+    path = tmp_path / "results.json"
+    write(results(finished("fedavg", "f32", 0, 0.5)), path)
+    assert len(begun(path, full=True, settings=FULL).finished) == 1
+    with pytest.raises(UsageError, match="was written by python -m bench.quantised --full"):
+        begun(path, full=False, settings=FULL)
+    path.write_text("{}")
+    with pytest.raises(UsageError, match="holds no results"):
+        begun(path, full=True, settings=FULL)
 
 
 def test_page_and_figure_are_made_of_partial_results_too(tmp_path):
