@@ -50,8 +50,8 @@ create table if not exists outbox (
     epoch integer not null,
     base blob not null,
     sha256 blob not null,
-    body blob not null,
-    control_next integer
+    control_next integer,
+    body blob not null
 );
 create table if not exists controls (
     id integer primary key,
@@ -299,15 +299,15 @@ class Store:
         c_i_next = pending.c_i_next
         with self._db.transaction():
             self._db.run(
-                "insert into outbox values (1, ?, ?, ?, ?, ?, ?, zeroblob(?), ?)",
+                "insert into outbox values (1, ?, ?, ?, ?, ?, ?, ?, zeroblob(?))",
                 pending.uid,
                 pending.seq,
                 pending.round,
                 pending.epoch,
                 pending.base,
                 pending.sha256,
-                len(pending.body),
                 None if c_i_next is None else self._write_control(c_i_next),
+                len(pending.body),  # zeros take no memory where they end a row
             )
             # In parts, since SQLite would copy the whole first.
             with self._db.blob("outbox", "body", 1, write=True) as blob:
