@@ -234,7 +234,7 @@ def test_a_run_does_not_go_on_from_a_file_of_another(tmp_path):
     path = tmp_path / "results.json"
     write(results(finished("fedavg", "f32", 0, 0.5)), path)
     assert len(begun(path, full=True, settings=FULL).finished) == 1
-    with pytest.raises(UsageError, match="was written by python -m bench.quantised --full"):
+    with pytest.raises(UsageError, match="was written by python"):
         begun(path, full=False, settings=FULL)
     path.write_text("{}")
     with pytest.raises(UsageError, match="holds no results"):
