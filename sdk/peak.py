@@ -2,8 +2,9 @@
 
 Between rounds a process holds itself, the graph, its data, the weights with their
 gradients, and what the runtime keeps for activations. On top of that comes the largest
-of three moments: the last blob of a round has come and is copied out of its assembly;
-the last step is done and delta_y is made; the update is written to the disk.
+of four moments: the plan tests itself, once; the last blob of a round has come and is
+copied out of its assembly; the last step is done and delta_y is made; the update is
+written to the disk.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Peak:
     data: int
     weights: int
     activations: int
+    testing: int
     fetching: int
     training: int
     saving: int
@@ -47,7 +49,7 @@ class Peak:
     @property
     def total(self) -> int:
         """At the worst moment."""
-        return self.resting + max(self.fetching, self.training, self.saving)
+        return self.resting + max(self.testing, self.fetching, self.training, self.saving)
 
 
 def peak_of(
@@ -82,19 +84,26 @@ def peak_of(
         weights = layout.state_bytes + vector + 4 * layout.n_rest_train
         # y_0, c with the shift, and delta_y out of the gradients' memory
         training = rows + min(vector, sent) + controls * (control + rows)
-    # What was coded (delta_y itself, in float32), c as long as delta_c is derived from it, the
-    # update's bytes, and c_i, which SQLite reads while it writes the next.
-    saving = min(vector, sent) + sent + min(sent, _SAVING) + controls * (control + 2 * trained)
+    # What was coded (delta_y itself, in float32), c as long as delta_c is derived from it, and
+    # the update's bytes; c_i goes from the disk to the disk in parts.
+    saving = min(vector, sent) + sent + min(sent, _SAVING) + controls * control
     return Peak(
         process=_PROCESS,
         graph=_GRAPH * len(plan.step_graph),
         data=data_bytes,
         weights=weights,
         activations=_activations(plan, scheme, batch),
+        # Blobs wait while scores are compared at the initial model, in float32 sessions that
+        # keep half of the plan's temporaries; int8 weights are tested with less than they train in.
+        testing=received + controls * control + is_float * (4 * plan.n_params + _kept(plan)),
         fetching=max(2 * received, received + 2 * control),
         training=training,
         saving=saving,
     )
+
+
+def _kept(plan: Plan) -> int:
+    return plan.manifest.peak_bytes(1) // 2
 
 
 def _activations(plan: Plan, scheme: str, batch: int) -> int:

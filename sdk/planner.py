@@ -315,4 +315,4 @@ def _storage(plan: Plan, body: int, controls: bool) -> int:
 
     Update and control lie in the database once, and in its log again; beside them c_i.
     """
-    return len(plan.raw) + 2 * body + controls * 3 * 8 * plan.n_train + _LOG
+    return plan.size + 2 * body + controls * 3 * 8 * plan.n_train + _LOG
