@@ -52,7 +52,7 @@ def gradients(plans: Mapping[str, Plan], given: Mapping[str, NDArray[Any]]) -> A
                     session.load(model, seed=i)
                     held = (session.weights.values, session.weights.scales)
                     found[f"{key} held"] = np.concatenate([part.view(np.uint8) for part in held])
-                found[f"{key} loss"] = np.float64(session.step(x, y))
+                found[f"{key} loss"] = np.array(session.step(x, y))
                 flat = np.zeros(plan.n_train, np.float32)
                 for place, part in _parts(session):
                     flat[place] = part

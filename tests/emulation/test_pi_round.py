@@ -21,7 +21,12 @@ pytestmark = pytest.mark.timeout(400)
 
 PI = "pi-4b"
 USERS = {PI: 3, "ada": 8, "bob": 20}
-SCAFFOLD = {"name": "scaffold", "local_lr": 0.05, "local_steps": 20, "batch_size": 20}
+SCAFFOLD: dict[str, Any] = {
+    "name": "scaffold",
+    "local_lr": 0.05,
+    "local_steps": 20,
+    "batch_size": 20,
+}
 ROUNDS = (1, 2)  # in the second one the controls take part
 SEED = 5
 PATIENCE = 150.0  # s
