@@ -100,7 +100,9 @@ class Tampered(World):
                 return luck.choice(self._recent)
             case "another's":
                 return self._under_another_name(topic, payload)
-            case "part with a right checksum" if len(payload) > PART_HEADER and payload[:4] == b"KLTP":
+            case "part with a right checksum" if (
+                len(payload) > PART_HEADER and payload[:4] == b"KLTP"
+            ):
                 raw = bytearray(payload)
                 raw[luck.randrange(PART_HEADER, len(raw))] ^= 1 << luck.randrange(8)
                 raw[28:32] = zlib.crc32(raw[PART_HEADER:]).to_bytes(4, "little")
