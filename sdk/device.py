@@ -85,6 +85,7 @@ class DeviceMachine:
         self._device = store.identity.device
         self._heard = b""
         self._announced: Announced | None = None
+        self._working: Announced | None = None  # what is fetched or trained for
         self._given_up: bytes | None = None  # a base whose training failed here
         self._fetch: Fetch | None = None
         self._seconds = 0.0
@@ -271,11 +272,15 @@ class DeviceMachine:
             self._announced = None
             effects.append(Report("idle", {"reason": message.reason, "round": message.round}))
             return effects
-        effects += self._drop_round()
+        wanted = [message]
+        if self._working and (self._fetch or self._training) and self._working.outlives(message):
+            wanted.append(self._working.round)
+        else:
+            effects += self._drop_round()
         self._announced = None  # should it be one that this version cannot or will not train for
         self._announced = Announced.read(message, raw)
-        blobs = {b.sha256 for b in (message.plan, message.model, message.control) if b}
-        self._cache.retain(blobs)
+        blobs = [b for round_ in wanted for b in (round_.plan, round_.model, round_.control) if b]
+        self._cache.retain({blob.sha256 for blob in blobs})
         return effects + self._next(now)
 
     def _drop_round(self) -> list[Effect | StartTraining]:
@@ -344,6 +349,7 @@ class DeviceMachine:
         if not announced or message.base != announced.base or not self._talk.joining:
             return []
         self._talk.asked()
+        self._working = announced
         self._seconds = message.seconds
         round_ = announced.round
         blobs = [b for b in (round_.plan, round_.model, round_.control) if b]
@@ -362,13 +368,13 @@ class DeviceMachine:
         return list(fetch.begin(now))
 
     def _blob(self, address: Address, raw: bytes, now: float) -> list[Effect | StartTraining]:
-        if not self._fetch or not self._announced:
+        if not self._fetch or not self._working:
             return []
         effects: list[Effect | StartTraining] = list(self._fetch.part(address, raw, now))
         if self._fetch.done:
             effects.append(Report("fetched", {"bytes": self._fetch.received}))
             self._fetch = None
-            effects.append(self._start(self._announced))
+            effects.append(self._start(self._working))
         return effects
 
     def _start(self, announced: Announced) -> StartTraining:
@@ -376,14 +382,14 @@ class DeviceMachine:
         return StartTraining(announced, self._seconds)
 
     def _stopped(self, event: TrainingStopped, now: float) -> list[Effect | StartTraining]:
-        if event.base != self._training or not self._announced:
+        if event.base != self._training or not self._working:
             return []
         self._training = None
         self._given_up = event.base
-        return [*self._talk.abort(self._announced, event.reason)]
+        return [*self._talk.abort(self._working, event.reason), *self._next(now)]
 
     def _trained(self, event: Trained, now: float) -> list[Effect | StartTraining]:
-        announced, outcome = self._announced, event.outcome
+        announced, outcome = self._working, event.outcome
         if event.base != self._training or not announced:
             return []
         self._training = None
@@ -394,15 +400,7 @@ class DeviceMachine:
             kept=None if outcome.kept is None else outcome.kept.astype("<f4").tobytes(),
             residual=outcome.residual,
         )
-        facts: dict[str, object] = {
-            "steps": outcome.steps,
-            "loss": outcome.loss,
-            "drift": outcome.drift,
-        }
-        if outcome.stopped:
-            facts["stopped"] = outcome.stopped
-        report = Report("trained", {"round": round_.round, **facts, "scheme": outcome.scheme})
-        return [report, *self._next(now)]
+        return [Report("trained", {"round": round_.round} | event.facts), *self._next(now)]
 
     def _receipt(self, message: Receipt, now: float) -> list[Effect | StartTraining]:
         sent = self._upload.sent if self._upload else 0

@@ -14,7 +14,13 @@ from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.controls import Parts
 from kellet.sdk.errors import UsageError
 from kellet.sdk.protocol.body import UpdateHeader, encode_body
-from kellet.sdk.protocol.messages import NO_BASE, Round, announcement_hash, update_uid
+from kellet.sdk.protocol.messages import (
+    NO_BASE,
+    Round,
+    announcement_hash,
+    staleness,
+    update_uid,
+)
 from kellet.sdk.store import Pending, Store
 from kellet.sdk.trainer import Holdout, Outcome
 
@@ -47,6 +53,10 @@ class Announced:
                 repair="update the aggregator",
             )
         return cls(round_, announcement_hash(raw), algorithm)
+
+    def outlives(self, newer: Round) -> bool:
+        """Whether an update of this announcement may still be counted when ``newer`` is open."""
+        return staleness(self.round, newer) is not None
 
 
 def update_of(

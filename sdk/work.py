@@ -26,6 +26,14 @@ class Trained:
     outcome: Outcome
     holdout: Holdout | None = None
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """What there is to tell about it."""
+        outcome = self.outcome
+        stopped = {"stopped": outcome.stopped} if outcome.stopped else {}
+        facts = {"steps": outcome.steps, "loss": outcome.loss, "drift": outcome.drift}
+        return {**facts, **stopped, "scheme": outcome.scheme}
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingStopped:

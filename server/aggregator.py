@@ -104,7 +104,7 @@ class AggregatorMachine:
         self.topics = Topics(config.fleet)
         self._ledger = ledger
         self._blobs = blobs
-        self._announcer = Announcer(config, plan, blobs)
+        self._announcer = Announcer(config, plan, blobs, ledger)
         self._roster = Roster(ledger, clock)
         self._reception = Reception(self.topics, self._roster, config.deadline)
         self._downloads = Downloads(self.topics, blobs.get)
@@ -365,7 +365,7 @@ class AggregatorMachine:
         """The round ends: with a new model at quorum, abandoned below it. C stands in any case."""
         opened = self._round
         assert opened is not None
-        closed = len(opened.cohort.counted) >= opened.message.quorum and opened.weight > 0
+        closed = opened.cohort.updates >= opened.message.quorum and opened.weight > 0
         if closed:
             self.model = algorithms.apply_mean(
                 self.model,
@@ -385,7 +385,7 @@ class AggregatorMachine:
             summary=summary,
         )
         self._round = None
-        self._counting.checkpointed()
+        self._counting.checkpointed(go_on=opened.message.buffering is not None)
         effects: list[AggregatorEffect] = [RoundClosed(opened.number, summary)]
         if closed:
             effects.append(Evaluate(opened.number, self.model))

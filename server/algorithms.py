@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,7 +12,17 @@ from kellet.sdk.algorithms import FedAvg, Scaffold
 from kellet.sdk.protocol.vectors import Codec
 from kellet.server.sums import ExactSum
 
-__all__ = ["announced_control", "apply_mean", "explicit_agrees", "implied_delta_c", "weight_of"]
+__all__ = [
+    "FRESH",
+    "announced_control",
+    "apply_mean",
+    "explicit_agrees",
+    "implied_delta_c",
+    "staleness_weight",
+    "weight_of",
+]
+
+FRESH = 1 << 10  # the weight of an update that is not late, where late ones are counted
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -19,6 +31,18 @@ I64 = NDArray[np.int64]
 def weight_of(algorithm: FedAvg, samples: int) -> int:
     """The integer weight of an update: n_i, or 1 where the mean is uniform."""
     return samples if algorithm.weighting == "samples" else 1
+
+
+def staleness_weight(stale: int) -> int:
+    """The integer weight of delta_y ``stale`` rounds late: rint(2^10 / sqrt(1 + stale)).
+
+    That is FedBuff's s(tau) = (1 + tau)^(-1/2) (Nguyen et al. 2022, arXiv 2106.06639; the
+    polynomial of Xie, Koyejo and Gupta 2019, arXiv 1903.03934, with a = 1/2), in steps of
+    2^-10. As there, a buffer is divided by what it would weigh if nothing in it were late:
+    late updates move the model less, and do not make the others weigh more. Controls have
+    no such weight: C is the sum of the c_i, and a device's c_i moves by all of delta_c.
+    """
+    return round(FRESH / math.sqrt(1 + stale))
 
 
 def apply_mean(x: F32, total: ExactSum, weight: int, server_lr: float, n_train: int) -> F32:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,18 +25,27 @@ from kellet.sdk.plan import Plan
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.body import body_limit, leave_limit
 from kellet.sdk.protocol.limits import MAX_PARTS
-from kellet.sdk.protocol.messages import Blob, Round
+from kellet.sdk.protocol.messages import (
+    Blob,
+    Late,
+    Round,
+    announcement_hash,
+    staleness,
+)
 from kellet.sdk.protocol.parts import part_count
 from kellet.sdk.protocol.vectors import Shapes, decode_vector, encode_vector
 from kellet.server import algorithms
 from kellet.server.blobs import Blobs
 from kellet.server.config import FleetConfig
-from kellet.server.opened import OpenRound
+from kellet.server.ledger import Ledger
+from kellet.server.opened import Named, OpenRound
 from kellet.server.sums import ExactSum
+from kellet.server.verify import Terms
 
 __all__ = ["Announcement", "Announcer", "Standing"]
 
 F32 = NDArray[np.float32]
+LONGEST = 1e9  # seconds that an announcement can name
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,7 @@ class Announcer:
     Raises ``UsageError`` for a configuration that does not fit the plan.
     """
 
-    def __init__(self, config: FleetConfig, plan: Plan, blobs: Blobs) -> None:
+    def __init__(self, config: FleetConfig, plan: Plan, blobs: Blobs, ledger: Ledger) -> None:
         self.shapes = Shapes.of(plan.manifest.tensors)
         _check_parts(config, plan, self.shapes)
         for scheme in config.schemes:
@@ -83,6 +93,7 @@ class Announcer:
         self._config = config
         self._plan = plan
         self._blobs = blobs
+        self._ledger = ledger
         self._plan_blob = Blob(blobs.put(plan.raw), plan.size)
 
     def make(self, at: Standing, chosen: frozenset[str] | None) -> Announcement:
@@ -90,11 +101,10 @@ class Announcer:
         config = self._config
         control = self._control(at) if config.algorithm.controls else None
         model, residual = self._model(at)
-        named = (self._plan_blob, model, control)
-        # The old residual stays until the new one is written down.
-        keep = {at.digest, at.residual, residual, *(blob.sha256 for blob in named if blob)}
-        self._blobs.retain({sha256 for sha256 in keep if sha256})
         target = config.target if chosen is None else len(chosen)
+        late = config.buffering
+        if late:
+            target = late.buffer if chosen is None else min(late.buffer, target)
         message = Round(
             round=at.round,
             epoch=at.epoch,
@@ -108,13 +118,41 @@ class Announcer:
             target=target,
             quorum=min(config.quorum, target),
             deadline=config.deadline,
-            valid=config.deadline,
+            # No round lasts longer than its deadline.
+            valid=min(config.deadline * (1 + late.max_stale), LONGEST) if late else config.deadline,
             part_size=config.part_size,
             seed=config.seed,
             plan_name=self._plan.manifest.name,
             schemes=tuple(config.schemes),
+            late=late or msgspec.UNSET,
         )
+        self._retain(message, at, residual)
         return Announcement(message, wire.pack(message), residual)
+
+    def _retain(self, message: Round, at: Standing, residual: bytes | None) -> None:
+        """Let go of the blobs that nothing needs any more once ``message`` is announced."""
+        # The old residual stays until the new one is written down.
+        wanted = {at.digest, at.residual, residual, *_blobs_of(message)}
+        earlier = [
+            sha256 for named in self._earlier(message) for sha256 in _blobs_of(named.message)
+        ]
+        self._blobs.retain({sha256 for sha256 in wanted if sha256}, frozenset(earlier))
+
+    def _earlier(self, message: Round) -> list[Named]:
+        """The announcements before this one whose updates are counted in its round.
+
+        What it takes is in the ledger and under their digests. One whose control is gone
+        cannot be named any more.
+        """
+        late = message.buffering
+        found = []
+        for row in self._ledger.rounds_since(message.round - late.max_stale) if late else ():
+            before: Round = wire.unpack(row.announcement, Round)
+            stale = staleness(before, message)
+            gone = before.control is not None and not self._blobs.has(before.control.sha256)
+            if stale and not gone:
+                found.append(Named(before, announcement_hash(row.announcement), stale))
+        return found
 
     def _model(self, at: Standing) -> tuple[Blob, bytes | None]:
         """The model as announced, and the blob of what that leaves out."""
@@ -153,14 +191,30 @@ class Announcer:
         return data
 
     def open(self, message: Round, raw: bytes, chosen: frozenset[str] | None) -> OpenRound:
-        """The round of an announcement, with c_a as the devices decode it."""
-        control = None
+        """The round of an announcement."""
+        return OpenRound(
+            message,
+            raw,
+            earlier=self._earlier(message),
+            read=self._terms,
+            config=self._config,
+            chosen=chosen,
+        )
+
+    def _terms(self, named: Named) -> Terms:
+        """What updates that name an announcement are held against: c_a as devices decode it."""
+        message, control = named.message, None
         if message.control is not None:
             n, data = self.shapes.n_train, self.blob(message.control.sha256)
             control = kernels.aligned(n, np.float32)
             control[:] = decode_vector(message.control.codec, data, self.shapes.train, n)
-        return OpenRound(
-            message, raw, shapes=self.shapes, control=control, config=self._config, chosen=chosen
+        return Terms(
+            round=message,
+            base=named.base,
+            algorithm=device_algorithms.from_wire(message.algorithm),
+            shapes=self.shapes,
+            control=control,
+            max_norm=self._config.max_norm,
         )
 
     def changed_since(self, raw: bytes) -> dict[str, list[Any]]:
@@ -176,6 +230,7 @@ class Announcer:
             feedback=before.codecs.feedback,
             downlink=before.model.codec,
             schemes=before.schemes,
+            **_late(before.buffering),
         )
         now = _settings(
             config.algorithm.wire(),
@@ -185,6 +240,7 @@ class Announcer:
             feedback=config.feedback,
             downlink=config.downlink,
             schemes=config.schemes,
+            **_late(config.buffering),
         )
         return {
             name: [was.get(name), now.get(name)]
@@ -196,6 +252,14 @@ class Announcer:
 def _settings(algorithm: dict[str, Any], **others: Any) -> dict[str, Any]:
     lists = {k: list(v) if isinstance(v, tuple) else v for k, v in others.items()}
     return algorithm | lists
+
+
+def _late(policy: Late | None) -> dict[str, Any]:
+    return {"late": "buffer", **msgspec.to_builtins(policy)} if policy else {"late": "drop"}
+
+
+def _blobs_of(message: Round) -> list[bytes]:
+    return [blob.sha256 for blob in (message.plan, message.model, message.control) if blob]
 
 
 def vector_bytes(vector: F32) -> bytes:

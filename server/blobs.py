@@ -44,13 +44,19 @@ class Blobs:
             self._held[sha256] = data
         return self._held.get(sha256)
 
-    def retain(self, wanted: set[bytes]) -> None:
-        """Serve only these from now on."""
-        for sha256 in self._held.keys() - wanted:
+    def has(self, sha256: bytes) -> bool:
+        """Whether something lies under this digest; it is not read."""
+        on_disk = self._directory is not None and (self._directory / sha256.hex()).is_file()
+        return on_disk or sha256 in self._held
+
+    def retain(self, wanted: set[bytes], seldom: frozenset[bytes] = frozenset()) -> None:
+        """Serve only these from now on, those that are ``seldom`` wanted out of the directory."""
+        in_memory = wanted if self._directory is not None else wanted | seldom
+        for sha256 in self._held.keys() - in_memory:
             del self._held[sha256]
         if self._directory is None or not self._directory.exists():
             return
-        names = {sha256.hex() for sha256 in wanted}
+        names = {sha256.hex() for sha256 in wanted | seldom}
         for path in self._directory.iterdir():
             if path.name not in names:
                 path.unlink(missing_ok=True)

@@ -57,6 +57,8 @@ class Cohort:
     work or counted at once. A device that is gone (its link, or it said so) frees
     its place, and has it again when it returns: hints decide who is asked, never what
     is counted. ``declined``: may not train now; the round does not wait for them.
+    ``late``: whose update of an earlier announcement was counted in this round; they may train
+    for this one all the same.
     """
 
     target: int
@@ -66,6 +68,12 @@ class Cohort:
     counted: dict[str, None] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     declined: set[str] = field(default_factory=set)
+    late: list[str] = field(default_factory=list)
+
+    @property
+    def updates(self) -> int:
+        """How many were counted in this round."""
+        return len(self.counted) + len(self.late)
 
     @property
     def capacity(self) -> int:
@@ -77,7 +85,7 @@ class Cohort:
             return False
         if device not in self.asked or device in self.gone:
             at_work = len(self.asked.keys() - self.gone - self.counted.keys())
-            if self.chosen is None and at_work + len(self.counted) >= self.capacity:
+            if self.chosen is None and at_work + self.updates >= self.capacity:
                 return False
         self.gone.discard(device)
         self.declined.discard(device)
@@ -96,16 +104,19 @@ class Cohort:
         The target is reached; or the quorum is, and whoever else belongs to the round
         (the chosen ones, or all ``members``) has declined.
         """
-        if self.counted and len(self.counted) >= self.target:
+        if self.updates and self.updates >= self.target:
             return True
         awaited = self.chosen if self.chosen is not None else members
         nobody = self.declined and self.counted.keys() | self.declined >= set(awaited)
-        return bool(nobody) and len(self.counted) >= quorum
+        return bool(nobody) and self.updates >= quorum
 
     def lost(self, device: str) -> None:
         """A hint that the device will not deliver."""
         if device in self.asked:
             self.gone.add(device)
+
+    def count_late(self, device: str) -> None:
+        self.late.append(device)
 
     def count(self, device: str) -> None:
         self.asked[device] = None

@@ -9,8 +9,8 @@ from typing import Literal
 from kellet.sdk.algorithms import FedAvg, Scaffold
 from kellet.sdk.errors import UsageError
 from kellet.sdk.plan.schemes import FLOAT32, check_scheme
-from kellet.sdk.protocol.limits import MAX_PART, MIN_PART
-from kellet.sdk.protocol.messages import Codecs
+from kellet.sdk.protocol.limits import MAX_PART, MAX_STALE, MIN_PART
+from kellet.sdk.protocol.messages import Codecs, Late
 from kellet.sdk.protocol.topics import check_id
 from kellet.sdk.protocol.vectors import CODECS, Codec
 from kellet.server.cohort import FirstCome, Selection
@@ -30,6 +30,11 @@ class FleetConfig:
     never counted then leaves N; the others' controls stay in C and bias it, so that
     with more than ``max_silent`` of N silent a new control epoch begins by itself.
     ``seed`` orders the batches.
+
+    ``late``: what becomes of an update of an earlier announcement. ``drop``: it is refused.
+    ``buffer``: the round that is open counts it, with a weight that falls with its staleness,
+    ``max_stale`` rounds after the one that it names at most; a round then closes at
+    ``buffer`` updates (0: ``target``), whatever they name.
 
     ``uplink``: the codecs accepted for delta_y, the first for devices without a
     preference (how delta_c travels, an algorithm says). ``share``: k/n of topk.
@@ -59,6 +64,9 @@ class FleetConfig:
     feedback: bool = False
     downlink: Literal["f32", "q8"] = "f32"
     schemes: Sequence[str] = (FLOAT32,)
+    late: Literal["drop", "buffer"] = "drop"
+    buffer: int = 0
+    max_stale: int = 4
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uplink", tuple(self.uplink))
@@ -82,12 +90,26 @@ class FleetConfig:
             ("share", 0 <= self.share <= 1, "0 to 1"),
             ("downlink", self.downlink in ("f32", "q8"), "f32 or q8"),
             ("schemes", _each_once(self.schemes, self.schemes), "one or more, each once"),
+            ("late", self.late in ("drop", "buffer"), "drop or buffer"),
+            (
+                "buffer",
+                self.buffer == 0 or self.buffer >= self.quorum,
+                f"at least the quorum, {self.quorum}, or 0 for the target",
+            ),
+            ("max_stale", 1 <= self.max_stale <= MAX_STALE, f"1 to {MAX_STALE}"),
         )
         for name, good, text in wanted:
             if not good:
                 value = getattr(self, name)
                 raise UsageError(f"{name} = {value!r}", why=f"it must be {text}")
         self.codecs.check()
+
+    @property
+    def buffering(self) -> Late | None:
+        """The policy for late updates, as it is announced; None where they are refused."""
+        if self.late == "drop":
+            return None
+        return Late(buffer=self.buffer or self.target, max_stale=self.max_stale)
 
     @property
     def codecs(self) -> Codecs:

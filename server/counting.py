@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kellet import kernels
 from kellet.sdk.algorithms import Scaffold
-from kellet.sdk.errors import ProtocolError
+from kellet.sdk.errors import ProtocolError, StorageError
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.body import Body, body_limit, decode_body, leave_limit
 from kellet.sdk.protocol.effects import Effect, Publish, Report
@@ -24,7 +24,7 @@ from kellet.sdk.protocol.topics import Topics
 from kellet.sdk.protocol.vectors import Shapes
 from kellet.server import algorithms
 from kellet.server.ledger import Ledger, UpdateRow
-from kellet.server.opened import OpenRound
+from kellet.server.opened import Named, OpenRound
 from kellet.server.roster import Roster
 from kellet.server.sums import ExactSum
 from kellet.server.uploads import Spool, Transfer, Uploads
@@ -33,13 +33,14 @@ from kellet.server.verify import header_fault, vector_fault
 __all__ = ["Counting"]
 
 I64 = NDArray[np.int64]
+MOST_WEIGHT = 2**31  # of an update in a sum
 
 
 class Counting:
     """The way of an update from its offer to its receipt, and C, the sum of the controls.
 
-    ``opened`` in the methods is the round that is open, or None; an update is counted
-    for no other.
+    ``opened`` in the methods is the round that is open, or None; an update is counted in
+    no other, whichever announcement it names.
     """
 
     def __init__(
@@ -85,19 +86,27 @@ class Counting:
         rows = self._ledger.spooled()
         for row in rows:
             raw = self._spool.read(row.uid, row.header["size"])
-            share = (
-                opened.message.codecs.share if opened else 0.0
-            )  # of leaves nothing depends on it
-            body = decode_body(raw, self._shapes, share)
+            named = opened.named_round(row.round) if opened else None
+            if row.kind == "update" and named is None:
+                raise StorageError(
+                    f"what the counted update {row.uid.hex()} names is gone",
+                    why=f"the control of round {row.round} is not in the state directory",
+                    repair="restore the state directory from a backup",
+                )
+            body = decode_body(raw, self._shapes, _codecs(named).share)
             self._add(opened, row, body, self._delta_c(opened, body))
         if opened is None:
             # With a round open, what had arrived of other updates is still of use.
             self._spool.clear(keep=frozenset(row.uid for row in rows))
 
-    def checkpointed(self) -> None:
-        """A checkpoint covers all that was counted: transfers and bodies are done with."""
-        self._uploads.drop_all()
-        self._spool.clear()
+    def checkpointed(self, *, go_on: bool = False) -> None:
+        """A checkpoint covers all that was counted, and the bodies of it are done with.
+
+        So are the transfers under way, unless they ``go_on`` into the next round.
+        """
+        if not go_on:
+            self._uploads.drop_all()
+        self._spool.clear(keep=self._uploads.names)
 
     def new_epoch(self, epoch: int) -> None:
         """C = 0."""
@@ -118,6 +127,7 @@ class Counting:
             return [self._say(device, known)]
         reason = self._offer_fault(device, offer, opened)
         if reason:
+            self._uploads.finished(offer.uid)  # late by now, where it was begun in time
             return self._refuse(device, offer, reason)
         transfer, effects = self._uploads.offer(device, offer, now)
         return effects + (self._complete(transfer, opened) if transfer else [])
@@ -138,9 +148,10 @@ class Counting:
             return "sequence"
         if offer.base == NO_BASE:
             return ""  # a leave
-        if opened is None or offer.base != opened.base:
+        named = opened.named(offer.base) if opened else None
+        if named is None:
             return "late" if self._ledger.announced(offer.round) else "foreign"
-        if device in opened.cohort.counted:
+        if self._ledger.has_counted(named.message.round, device):
             return "duplicate"
         return ""
 
@@ -153,17 +164,18 @@ class Counting:
         if offer.uid != update_uid(offer.nonce, offer.seq, offer.base):
             # Or it could take the name of another device's update.
             raise ProtocolError("an offer whose name is not its work's")
+        named = opened.named(offer.base) if opened else None
         if offer.base == NO_BASE:
             number = 0
-        elif opened is not None and offer.base == opened.base:
-            number = opened.number
+        elif named is not None:
+            number = named.message.round
         else:
             return  # late: the answer is the same whatever it has
         if offer.round != number:
             raise ProtocolError(f"an offer for round {offer.round}, whose base is {number}'s")
         limit = leave_limit(self._shapes)
         if number:
-            codecs = _codecs(opened)
+            codecs = _codecs(named)
             limit = body_limit(self._shapes, codecs.delta_y, codecs.delta_c, codecs.share)
         if not 0 < offer.size <= limit or part_count(offer.size, offer.part_size) > MAX_PARTS:
             raise ProtocolError(f"an offer of {offer.size} bytes", why=f"updates have {limit}")
@@ -175,7 +187,7 @@ class Counting:
         reason = "digest" if transfer.damaged else self._offer_fault(device, offer, opened)
         if not reason:
             try:
-                share = _codecs(opened).share
+                share = _codecs(opened.named(offer.base) if opened else None).share
                 body = decode_body(transfer.assembly.data(), self._shapes, share)
             except ProtocolError:
                 reason = "header"
@@ -209,7 +221,11 @@ class Counting:
                 return "epoch"
             return "" if self._is_control(body.c_i, device) else "inconsistent"
         assert opened is not None  # _offer_fault has seen to it
-        return header_fault(header, opened.terms, device, offer) or vector_fault(body, opened.terms)
+        terms = opened.terms_of(offer.base)
+        fault = header_fault(header, terms, device, offer)
+        if not fault and opened.weigh(header.samples) >= MOST_WEIGHT:
+            return "range"
+        return fault or vector_fault(body, terms)
 
     def _is_control(self, c_i: I64 | None, device: str) -> bool:
         """Whether a leave takes back what was counted from this member, and no more."""
@@ -239,7 +255,7 @@ class Counting:
             return kernels.to_grid(body.delta_c)
         if body.header.delta_c == "derived":
             assert opened is not None
-            terms = opened.terms
+            terms = opened.terms_of(body.header.base)
             assert isinstance(terms.algorithm, Scaffold)
             assert terms.control is not None
             assert body.delta_y is not None
@@ -266,7 +282,11 @@ class Counting:
         header["size"] = offer.size
         weight = 0
         if opened is not None and body is not None:
-            weight = algorithms.weight_of(opened.terms.algorithm, body.header.samples)
+            named = opened.named(offer.base)
+            assert named is not None  # _offer_fault has seen to it
+            weight = opened.weigh(body.header.samples, named.stale)
+            if opened.message.buffering:
+                header["stale"] = named.stale
         return UpdateRow(
             uid=offer.uid,
             device=device,
@@ -296,6 +316,6 @@ class Counting:
         return Publish(self._topics.ctl(device), wire.pack(receipt))
 
 
-def _codecs(opened: OpenRound | None) -> Codecs:
-    """Of the open round; a leave, which needs none, has none of its codecs."""
-    return opened.message.codecs if opened else Codecs()
+def _codecs(named: Named | None) -> Codecs:
+    """Of an announcement; a leave, which names none, needs none of its codecs."""
+    return named.message.codecs if named else Codecs()

@@ -211,6 +211,15 @@ class Ledger:
         rows = self._db.all("select announcement from rounds order by round desc limit 1")
         return rows[0][0] if rows else None
 
+    def rounds_since(self, round_: int) -> list[RoundRow]:
+        """That round and all later ones, oldest first."""
+        rows = self._db.all(
+            "select round, announcement, state, summary from rounds where round >= ?"
+            " order by round",
+            round_,
+        )
+        return [_round_row(row) for row in rows]
+
     def announced(self, round_: int) -> bool:
         """Whether there was such a round."""
         return bool(self._db.all("select 1 from rounds where round = ?", round_))
@@ -310,8 +319,19 @@ class Ledger:
         return self._updates("where spooled = 1 and counted = 1 order by rowid")
 
     def counted(self, round_: int) -> list[UpdateRow]:
-        """The counted updates of a round."""
+        """The counted updates that name a round."""
         return self._updates("where round = ? and counted = 1 and kind = 'update'", round_)
+
+    def has_counted(self, round_: int, device: str) -> bool:
+        """Whether an update of this device that names the round was counted."""
+        return bool(
+            self._db.all(
+                "select 1 from updates"
+                " where round = ? and device = ? and counted = 1 and kind = 'update'",
+                round_,
+                device,
+            )
+        )
 
     def _updates(self, where: str, *values: object) -> list[UpdateRow]:
         rows = self._db.all(

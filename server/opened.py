@@ -1,36 +1,55 @@
-"""An open round: its announcement, its cohort, and the sums of what was counted."""
+"""An open round: its announcement, its cohort, and the sums of what was counted.
+
+Where late updates are counted, earlier announcements may be named as well. An update is
+held against the one that it names, by that one's control, codecs, schemes and algorithm;
+what it adds to the model is weighed by the open round, and by how late it comes.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kellet.sdk import algorithms
 from kellet.sdk.protocol.body import Body
 from kellet.sdk.protocol.messages import Round, announcement_hash
-from kellet.sdk.protocol.vectors import Shapes
+from kellet.server import algorithms
 from kellet.server.cohort import Cohort
 from kellet.server.config import FleetConfig
 from kellet.server.ledger import UpdateRow
 from kellet.server.sums import ExactSum
 from kellet.server.verify import Terms
 
-__all__ = ["OpenRound"]
+__all__ = ["Named", "OpenRound"]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An announcement that updates may name, and how many rounds ago it was made."""
+
+    message: Round
+    base: bytes
+    stale: int = 0
 
 
 class OpenRound:
-    """What a round needs while it is open: 16 bytes a parameter, whatever the cohort."""
+    """What a round needs while it is open: 16 bytes a parameter, whatever the cohort.
+
+    ``earlier``: the announcements before it whose updates it counts. ``read`` gives the terms
+    of an announcement, with the control decoded: the open one's are held, those of an
+    earlier one are read when an update of it comes.
+    """
 
     def __init__(
         self,
         message: Round,
         raw: bytes,
         *,
-        shapes: Shapes,
-        control: NDArray[np.float32] | None,
+        earlier: Iterable[Named],
+        read: Callable[[Named], Terms],
         config: FleetConfig,
         chosen: frozenset[str] | None,
     ) -> None:
@@ -38,17 +57,12 @@ class OpenRound:
         self.raw = raw
         self.base = announcement_hash(raw)
         self.number = message.round
-        self.total = ExactSum(shapes.n_update)
+        self._named = {n.base: n for n in (*earlier, Named(message, self.base))}
+        self._read = read
+        self.terms = read(self._named[self.base])
+        self.total = ExactSum(self.terms.shapes.n_update)
         self.weight = 0
         self.cohort = Cohort(message.target, config.over_select, chosen)
-        self.terms = Terms(
-            round=message,
-            base=self.base,
-            algorithm=algorithms.from_wire(message.algorithm),
-            shapes=shapes,
-            control=control,
-            max_norm=config.max_norm,
-        )
         self._opened = 0.0
         self.closes = float("inf")
         self._facts: list[dict[str, Any]] = []
@@ -59,12 +73,35 @@ class OpenRound:
             self._opened = now
             self.closes = now + self.message.deadline
 
+    def named(self, base: bytes) -> Named | None:
+        """The announcement of this hash, if its updates are counted in this round."""
+        return self._named.get(base)
+
+    def named_round(self, number: int) -> Named | None:
+        """The same by the number of its round."""
+        return next((n for n in self._named.values() if n.message.round == number), None)
+
+    def terms_of(self, base: bytes) -> Terms:
+        """What an update that names this announcement is held against."""
+        return self.terms if base == self.base else self._read(self._named[base])
+
+    def weigh(self, samples: int, stale: int = 0) -> int:
+        """The integer weight of a delta_y in this round's mean; below 2^31, or it is refused."""
+        weight = algorithms.weight_of(self.terms.algorithm, samples)
+        if self.message.buffering:
+            weight *= algorithms.staleness_weight(stale)
+        return weight
+
     def add(self, row: UpdateRow, body: Body) -> None:
         """Add a counted update."""
         assert body.delta_y is not None
         self.total.add(body.delta_y, row.weight)
-        self.weight += row.weight
-        self.cohort.count(row.device)
+        # What it would weigh if it were not late: staleness damps, it does not shift weight.
+        self.weight += self.weigh(row.header["samples"])
+        if row.header.get("stale"):
+            self.cohort.count_late(row.device)
+        else:
+            self.cohort.count(row.device)
         self._facts.append(
             {
                 name: row.header[name]
@@ -80,6 +117,7 @@ class OpenRound:
                     "delta_y",
                 )
             }
+            | {"stale": row.header.get("stale", 0)}
         )
 
     def summary(self, now: float) -> dict[str, Any]:
@@ -97,8 +135,8 @@ class OpenRound:
                 float(np.average(values, weights=weights)) if held and None not in values else None
             )
 
-        return {
-            "counted": list(self.cohort.counted),
+        facts = {
+            "counted": [*self.cohort.counted, *self.cohort.late],
             "asked": list(self.cohort.asked),
             "train_loss": mean("loss"),
             "objective": mean("objective"),
@@ -111,3 +149,10 @@ class OpenRound:
             "holdout_accuracy": held_mean("holdout_accuracy"),
             "seconds": now - self._opened,
         }
+        if self.message.buffering:
+            facts |= {
+                "late": len(self.cohort.late),
+                "staleness": mean("stale"),
+                "staleness_max": max((f["stale"] for f in self._facts), default=None),
+            }
+        return facts

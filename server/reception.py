@@ -73,7 +73,9 @@ class Reception:
             reason = f"this round trains {', '.join(offered)}; no scheme that the device has"
             return [self._busy(device, opened, self._deadline, reason)]
         if opened.cohort.join(device):
-            left = max(0.0, opened.closes - now)
+            # Where late updates count, an announcement is valid for longer than its round.
+            longer = opened.message.valid - opened.message.deadline
+            left = max(0.0, opened.closes - now) + longer
             return [self.say(device, Train(round=opened.number, base=opened.base, seconds=left))]
         after = min(1.0, self._deadline / 4)
         if opened.cohort.chosen is not None:

@@ -190,6 +190,11 @@ class Uploads:
         for transfer in [t for t in self._open.values() if now >= t.expires]:
             self._close(transfer)
 
+    @property
+    def names(self) -> frozenset[bytes]:
+        """The updates that are under way."""
+        return frozenset(self._open)
+
     def drop_all(self) -> None:
         """The round is over."""
         for transfer in list(self._open.values()):

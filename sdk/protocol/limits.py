@@ -14,3 +14,4 @@ MIN_PART = 1024
 MAX_PART = 1 << 20
 MAX_BLOB = 1 << 30
 MAX_PARTS = 28_000  # of a transfer: their bitmap fits in a control message
+MAX_STALE = 64  # rounds that an update may come late

@@ -9,7 +9,14 @@ import msgspec
 from msgspec import Meta
 
 from kellet.sdk.errors import UsageError
-from kellet.sdk.protocol.limits import MAX_BLOB, MAX_PART, MAX_PARTS, MIN_PART, VERSION
+from kellet.sdk.protocol.limits import (
+    MAX_BLOB,
+    MAX_PART,
+    MAX_PARTS,
+    MAX_STALE,
+    MIN_PART,
+    VERSION,
+)
 from kellet.sdk.protocol.vectors import Codec
 
 __all__ = [
@@ -28,6 +35,7 @@ __all__ = [
     "Hello",
     "Idle",
     "Join",
+    "Late",
     "Offer",
     "Receipt",
     "Reject",
@@ -37,6 +45,7 @@ __all__ = [
     "Train",
     "Welcome",
     "announcement_hash",
+    "staleness",
     "update_uid",
 ]
 
@@ -108,6 +117,17 @@ class Codecs(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
+class Late(msgspec.Struct, frozen=True, kw_only=True):
+    """Updates of earlier announcements are counted, too.
+
+    The model moves at ``buffer`` updates, whatever they name; an update may come
+    ``max_stale`` rounds after the one that it names.
+    """
+
+    buffer: Annotated[int, Meta(ge=1, lt=2**31)]
+    max_stale: Annotated[int, Meta(ge=1, le=MAX_STALE)]
+
+
 class Round(_Message, frozen=True, kw_only=True, tag="round"):
     """The announcement of a round (retained)."""
 
@@ -128,6 +148,13 @@ class Round(_Message, frozen=True, kw_only=True, tag="round"):
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     plan_name: Text = ""
     schemes: Schemes = (FLOAT,)  # the best first
+    # Absent where late updates are refused: such an announcement has the bytes that it had.
+    late: Late | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def buffering(self) -> Late | None:
+        """The policy for late updates; None where they are refused."""
+        return self.late if isinstance(self.late, Late) else None
 
 
 class Idle(_Message, frozen=True, kw_only=True, tag="idle"):
@@ -273,6 +300,21 @@ FromServer = Welcome | Train | Busy | Grant | Ack | Receipt | Reject
 def announcement_hash(raw: bytes) -> bytes:
     """SHA-256 over an announcement's raw payload: the ``base`` of updates (32 bytes)."""
     return hashlib.sha256(raw).digest()
+
+
+def staleness(named: Round, opened: Round) -> int | None:
+    """How many rounds before ``opened`` an update's announcement was (0: it is that one's).
+
+    None where its update is not counted in that round: both must allow for it, and
+    be of one control epoch.
+    """
+    rounds = opened.round - named.round
+    if rounds == 0:
+        return 0
+    if named.buffering is None or opened.buffering is None or named.epoch != opened.epoch:
+        return None
+    most = min(named.buffering.max_stale, opened.buffering.max_stale)
+    return rounds if 0 < rounds <= most else None
 
 
 def update_uid(nonce: bytes, seq: int, base: bytes) -> bytes:

@@ -65,12 +65,23 @@ class RoundOptions:
     """How devices may hold their weights, separated by commas, the best first: f32, w8.row,
     w8.block64, w8.row+a8. The plan must have these variants."""
 
+    late: Literal["drop", "buffer"] = "drop"
+    """What becomes of an update of an earlier announcement: drop refuses it, buffer counts it in
+    the round that is open, the less the later it is."""
+
+    buffer: Whole = 0
+    """Updates at which the model moves with --late buffer, whichever announcement they are of;
+    0 for the target."""
+
+    max_stale: Whole = 4
+    """Rounds that an update may be late with --late buffer."""
+
     def config(self, fleet: str, algorithm: AlgorithmOptions, handle: BrokerHandle) -> FleetConfig:
         """The fleet's configuration over this broker. Raises ``UsageError``."""
         from kellet.server.config import FleetConfig
 
         most = {"deadline": LONGEST, "over_select": 1e6}
-        most |= dict.fromkeys(("rounds", "target", "quorum", "min_devices"), 2**31 - 1)
+        most |= dict.fromkeys(("rounds", "target", "quorum", "min_devices", "buffer"), 2**31 - 1)
         with called_by_options(min_members="min-devices", schemes="scheme"):
             codecs, share = self._uplink()
             for name, largest in most.items():
@@ -95,6 +106,9 @@ class RoundOptions:
                 feedback=self.feedback,
                 downlink=self.downlink,
                 schemes=_listed(self.scheme),
+                late=self.late,
+                buffer=self.buffer,
+                max_stale=self.max_stale,
             )
 
     def _uplink(self) -> tuple[tuple[Codec, ...], float]:

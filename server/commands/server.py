@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kellet.sdk.protocol.effects import Report
     from kellet.server.brokers import BrokerHandle
     from kellet.server.config import FleetConfig
+    from kellet.server.ledger import RoundRow
 
 __all__ = ["command"]
 
@@ -182,18 +183,30 @@ class _Teller:
             "uplink_bytes": up,
             "downlink_bytes": down,  # both since this process began, as are the seconds
             "resumed_after_round": self._resumed,
+            **self._staleness(rows),
             "seconds": round(time.monotonic() - self._began, 2),
             "digest": aggregator.machine.digest.hex(),
             "model": str(model) if model.is_file() else None,
         }
         accuracy = "" if facts["accuracy"] is None else f", accuracy {facts['accuracy']:.1%}"
+        late = f", {facts['staleness']:.2f} rounds late on average" if "staleness" in facts else ""
         since = f" since round {self._resumed}" if self._resumed else ""
         self._console.end_display(keep=True)
         self._console.result(
             facts,
-            f"{len(rows)} rounds done{accuracy}; {counted} updates counted, "
+            f"{len(rows)} rounds done{accuracy}; {counted} updates counted{late}, "
             f"{megabytes(up)} up, {megabytes(down)} down{since}.\nThe model: {facts['model']}",
         )
+
+    @staticmethod
+    def _staleness(rows: list[RoundRow]) -> dict[str, float]:
+        """How many rounds late the updates of closed rounds were on average, if any could be."""
+        told = [row.summary for row in rows if row.summary.get("staleness") is not None]
+        if not told:
+            return {}
+        updates = sum(len(summary["counted"]) for summary in told)
+        late = sum(summary["staleness"] * len(summary["counted"]) for summary in told)
+        return {"staleness": late / updates}
 
 
 def _words(kind: str, facts: dict[str, Any]) -> str:

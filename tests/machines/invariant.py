@@ -19,11 +19,13 @@ from kellet.sdk.protocol.messages import Round
 from kellet.sdk.protocol.vectors import Shapes
 from kellet.sdk.store import Pending, Store
 from kellet.server.aggregator import AggregatorMachine
-from kellet.server.ledger import Ledger
+from kellet.server.ledger import Ledger, UpdateRow
 
 __all__ = ["Books"]
 
 GRID = 2**48
+# 1024 / sqrt(1 + s), rounded: what delta_y weighs s rounds late.
+LATE = (1024, 724, 591, 512, 458)
 
 
 @dataclass
@@ -92,6 +94,8 @@ class Books:
         x: NDArray[Any] = self._plan.initial()[: shapes.n_update]
         left_out = np.zeros_like(x)
         total, epoch = [0] * self._plan.n_train, 1
+        told: dict[int, tuple[Round, Any]] = {}  # each announcement, and its control
+        came = self._came(ledger)
         for row in ledger.rounds():
             message: Round = wire.unpack(row.announcement, Round)
             if message.epoch != epoch:
@@ -112,20 +116,22 @@ class Books:
                 if message.control.codec == "q8":
                     raw, c_a = int8_rows(c_a, shapes.train)
                 assert message.control.sha256 == hashlib.sha256(raw).digest()
-            counted = ledger.counted(row.round)
-            assert len({update.device for update in counted}) == len(counted)
+            told[row.round] = message, c_a
             moved, weight = [0] * self._plan.n_update, 0
-            for update in counted:
-                body = decode_body(self.made[update.uid], shapes, message.codecs.share)
-                assert body.header.scheme in message.schemes
-                assert body.header.delta_y in message.codecs.delta_y
+            for update in came.get(row.round, []):
+                named, of_named = told[update.round]
+                body = decode_body(self.made[update.uid], shapes, named.codecs.share)
+                assert body.header.scheme in named.schemes
+                assert body.header.delta_y in named.codecs.delta_y
                 share = body.header.samples if message.weighting == "samples" else 1
                 assert body.delta_y is not None
                 step = grid(body.delta_y.astype(np.float64))
-                moved = [m + share * s for m, s in zip(moved, step, strict=True)]
-                weight += share
-                if c_a is not None:
-                    total = [t + d for t, d in zip(total, delta_c(body, c_a, message), strict=True)]
+                part = share * (LATE[row.round - update.round] if message.buffering else 1)
+                moved = [m + part * s for m, s in zip(moved, step, strict=True)]
+                weight += share * (LATE[0] if message.buffering else 1)
+                if of_named is not None:
+                    change = delta_c(body, of_named, named)
+                    total = [t + d for t, d in zip(total, change, strict=True)]
             if row.state == "closed":
                 mean = np.array([float(m) / (weight * GRID) for m in moved])
                 x = x.copy()
@@ -135,6 +141,22 @@ class Books:
         if epoch == server.epoch:
             assert server.control.integers() == total
         assert self.gap(server) == 0
+
+    @staticmethod
+    def _came(ledger: Ledger) -> dict[int, list[UpdateRow]]:
+        """What was counted in each round, whichever round it names: once a device and name."""
+        came: dict[int, list[UpdateRow]] = {}
+        rounds = {row.round: wire.unpack(row.announcement, Round) for row in ledger.rounds()}
+        for number, message in rounds.items():
+            named = ledger.counted(number)
+            assert len({update.device for update in named}) == len(named)
+            for update in named:
+                stale = update.header.get("stale", 0)
+                counting = rounds[number + stale]
+                assert stale <= (counting.buffering.max_stale if counting.buffering else 0)
+                assert counting.epoch == message.epoch
+                came.setdefault(number + stale, []).append(update)
+        return came
 
     def check_device(self, store: Store, ledger: Ledger) -> None:
         """A device's receipts are the ledger's, each once; its audit is, too."""

@@ -58,7 +58,8 @@ class Fleet:
     """An aggregator, devices, and the broker between them.
 
     ``data``: each device's rows. ``config``: fields of ``FleetConfig``; by default every
-    device belongs to every round. ``training``: seconds that a device's training takes.
+    device belongs to every round. ``training``: seconds that a device's training takes, or of some
+    devices ``training_of``.
     ``schemes_of`` and ``codecs_of``: what each device can do, and how it likes to send delta_y.
     """
 
@@ -78,6 +79,7 @@ class Fleet:
         seed: int = 0,
         weather: Weather = CALM,
         training: float = 1.0,
+        training_of: Mapping[str, float] | None = None,
         **config: Any,
     ) -> None:
         everyone = {"target": len(data), "min_members": len(data), "quorum": len(data)}
@@ -93,6 +95,7 @@ class Fleet:
         self.rng = random.Random(seed)
         self.weather = weather
         self.training = training
+        self.training_of = training_of or {}
         self.now = 0.0
         self.retained: dict[str, bytes] = {}
         self.reports: list[tuple[str, str, dict[str, Any]]] = []

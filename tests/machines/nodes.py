@@ -282,7 +282,7 @@ class DeviceNode(Node):
             if self.alive and self.life == life:
                 self.take(answer)
 
-        self.fleet.after(self.fleet.training, done)
+        self.fleet.after(self.fleet.training_of.get(self.name, self.fleet.training), done)
 
     def residual(self) -> bytes | None:
         """What the last counted update left out, of those that leave something."""

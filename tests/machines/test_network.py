@@ -67,6 +67,7 @@ def storm(folder: Path, session: GradientSession, seed: int, **config: Any) -> F
     else:
         plan = PLAN
         config |= {"share": 0.5}
+    config = {"rounds": 3} | lateness(Random(f"late {seed}")) | config
     fleet = Fleet(
         folder,
         plan,
@@ -76,7 +77,6 @@ def storm(folder: Path, session: GradientSession, seed: int, **config: Any) -> F
         seed=seed,
         weather=Weather(lost=0.2, twice=0.2, slowest=3.0, stale=stale),
         training=luck.uniform(0.5, 20),
-        rounds=3,
         quorum=luck.choice([1, 2]),
         deadline=luck.choice([30.0, 120.0]),
         **config,
@@ -100,6 +100,22 @@ def storm(folder: Path, session: GradientSession, seed: int, **config: Any) -> F
                 begins + luck.uniform(5, 90), functools.partial(setattr, device, "reason", "")
             )
     return fleet
+
+
+def lateness(luck: Random) -> dict[str, Any]:
+    """What becomes of late updates, and who is slow."""
+    if luck.random() < 0.5:
+        return {}
+    slow = {
+        name: luck.uniform(10, 60) for name in luck.sample(sorted(DATA), luck.choice([0, 1, 2]))
+    }
+    return {
+        "late": "buffer",
+        "buffer": luck.choice([0, 2, 2]),
+        "max_stale": luck.choice([1, 2, 4]),
+        "rounds": luck.choice([3, 6]),
+        "training_of": slow,
+    }
 
 
 def conditions(luck: Random, algorithm: FedAvg) -> dict[str, Any]:
@@ -187,10 +203,12 @@ def test_the_storms_are_storms(folder: Path, session: GradientSession) -> None:
             ways |= {f"model {message.model.codec}", f"delta_c {message.codecs.delta_c}"}
             ways |= {"feedback"} if message.codecs.feedback else set()
             ways |= {"mixed"} if len(row.summary["schemes"]) > 1 else set()
+            ways |= {f"late {row.summary['staleness_max']}"} if row.summary.get("late") else set()
     assert {"counted", "settled", "epoch", "returned", "refused_update", "link_lost"} <= kinds
     assert {"counted", "late"} <= reasons
     assert {"closed", "abandoned"} <= states
     assert "declined" in kinds
     assert {"f32/1", "w8.row/1", "mixed", "f32", "q8", "topk", "feedback"} <= ways
     assert {"model f32", "model q8"} <= ways
+    assert {"late 1", "late 2"} <= ways
     assert {f"delta_c {codec}" for codec in ("none", "derived", "f32", "q8", "topk")} <= ways
