@@ -22,7 +22,7 @@ from kellet.sdk.protocol.effects import Publish, Tick
 from kellet.sdk.protocol.messages import Busy, Grant, Receipt
 from kellet.sdk.protocol.parts import part_count
 
-__all__ = ["Rush", "close_without", "memory_by_round", "rush"]
+__all__ = ["Rush", "close_without", "growth", "memory_by_round", "rush"]
 
 
 def close_without(share: float, *, devices: int = 20, deadline: float = 60.0) -> tuple[float, int]:
@@ -128,6 +128,18 @@ def _update(index: int, n: int) -> Any:
     key = hashlib.sha256(f"{index}".encode()).digest()
     rng = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
     return rng.integers(-8, 9, n).astype(np.float32) / 8
+
+
+def growth(held: list[float]) -> float:
+    """What a sample typically adds: the median slope of all pairs (Theil and Sen).
+
+    A leak adds to every sample. A table of the interpreter's that doubles does once: that of
+    the interned strings adds 1.9 MB after some 270 rounds, and never again.
+    """
+    pairs = [
+        (held[j] - held[i]) / (j - i) for i in range(len(held)) for j in range(i + 1, len(held))
+    ]
+    return float(np.median(pairs))
 
 
 def memory_by_round(rounds: int, *, devices: int = 4, every: int = 25) -> list[float]:
