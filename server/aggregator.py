@@ -34,7 +34,7 @@ from kellet.sdk.protocol.messages import (
 )
 from kellet.sdk.protocol.topics import Topics
 from kellet.sdk.transport.base import Connected, Disconnected, Received, Refused
-from kellet.server import algorithms
+from kellet.server import algorithms, optimizers
 from kellet.server.announcing import Announcer, Standing, vector_bytes
 from kellet.server.blobs import Blobs
 from kellet.server.config import FleetConfig
@@ -366,23 +366,29 @@ class AggregatorMachine:
         opened = self._round
         assert opened is not None
         closed = opened.cohort.updates >= opened.message.quorum and opened.weight > 0
+        moved: algorithms.Moved | None = None
         if closed:
-            self.model = algorithms.apply_mean(
+            server_lr = opened.terms.algorithm.server_lr
+            moved = algorithms.apply_mean(
                 self.model,
                 opened.total,
                 opened.weight,
-                opened.terms.algorithm.server_lr,
+                optimizers.from_wire(opened.message.optimizing, server_lr),
                 self.plan.n_train,
+                self._ledger.moments(),
             )
+            self.model = moved.model
             self._digest = self._blobs.put(vector_bytes(self.model[: self.plan.n_update]))
             self._closed += 1
         summary = self._summary(opened, "closed" if closed else "abandoned", now)
+        summary["step_norm"] = moved.step_norm if moved else None
         self._ledger.close_round(
             opened.number,
             closed=closed,
             model=self._digest,
             control=self.control.dump(),
             summary=summary,
+            moments=moved.kept if moved else None,
         )
         self._round = None
         self._counting.checkpointed(go_on=opened.message.buffering is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +11,23 @@ from numpy.typing import NDArray
 from kellet import kernels
 from kellet.sdk.algorithms import FedAvg, Scaffold
 from kellet.sdk.protocol.vectors import Codec
+from kellet.server.optimizers import (
+    FedAdagrad,
+    FedAdam,
+    FedAvgM,
+    FedYogi,
+    Kept,
+    ServerOptimizer,
+)
 from kellet.server.sums import ExactSum
 
 __all__ = [
     "FRESH",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvgM",
+    "FedYogi",
+    "Moved",
     "announced_control",
     "apply_mean",
     "explicit_agrees",
@@ -45,19 +59,41 @@ def staleness_weight(stale: int) -> int:
     return round(FRESH / math.sqrt(1 + stale))
 
 
-def apply_mean(x: F32, total: ExactSum, weight: int, server_lr: float, n_train: int) -> F32:
-    """x + server_lr * mean(delta_y), computed in float64 and rounded once; a new array.
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a round that closes leaves behind.
 
-    ``x``: float32 [n_params], exact, however it was announced. ``total``: the weighted sum
-    of delta_y over n_update entries, ``weight`` the sum of the weights. Buffers (behind
-    n_train) are averaged plainly, frozen tensors (behind n_update) stay.
+    ``model``: float32 [n_params]. ``kept``: the moments that the next round goes on from, or
+    None. ``step_norm``: the norm of what was added to the trained parameters.
+    """
+
+    model: F32
+    kept: Kept | None
+    step_norm: float
+
+
+def apply_mean(  # noqa: PLR0917
+    x: F32,
+    total: ExactSum,
+    weight: int,
+    optimizer: ServerOptimizer,
+    n_train: int,
+    kept: Kept | None = None,
+) -> Moved:
+    """Move ``x`` by the mean of delta_y, as ``optimizer`` says: in float64, rounded once.
+
+    ``x``: float32 [n_params], exact, however it was announced; it stays as it is. ``total``:
+    the weighted sum of delta_y over n_update entries, ``weight`` the sum of the weights.
+    ``kept``: the moments after the round that closed before. Buffers (behind n_train) are
+    averaged plainly, at the rate 1; frozen tensors (behind n_update) stay.
     """
     mean = total.mean(weight)
-    mean[:n_train] *= server_lr
+    moments = optimizer.resume(kept, n_train)
+    mean[:n_train] = optimizer.step(mean[:n_train], moments)
     out: F32 = kernels.aligned(len(x), np.float32)
     out[:] = x
     out[: len(mean)] = (x[: len(mean)].astype(np.float64) + mean).astype(np.float32)
-    return out
+    return Moved(out, optimizer.keep(moments), kernels.norm(mean[:n_train]))
 
 
 def announced_control(control: ExactSum, members: int) -> F32:

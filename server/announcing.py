@@ -34,7 +34,7 @@ from kellet.sdk.protocol.messages import (
 )
 from kellet.sdk.protocol.parts import part_count
 from kellet.sdk.protocol.vectors import Shapes, decode_vector, encode_vector
-from kellet.server import algorithms
+from kellet.server import algorithms, optimizers
 from kellet.server.blobs import Blobs
 from kellet.server.config import FleetConfig
 from kellet.server.ledger import Ledger
@@ -102,7 +102,7 @@ class Announcer:
         control = self._control(at) if config.algorithm.controls else None
         model, residual = self._model(at)
         target = config.target if chosen is None else len(chosen)
-        late = config.buffering
+        optimizer, late = config.server_optimizer, config.buffering
         if late:
             target = late.buffer if chosen is None else min(late.buffer, target)
         message = Round(
@@ -125,6 +125,7 @@ class Announcer:
             plan_name=self._plan.manifest.name,
             schemes=tuple(config.schemes),
             late=late or msgspec.UNSET,
+            server_optimizer=optimizer.wire() if optimizer else msgspec.UNSET,
         )
         self._retain(message, at, residual)
         return Announcement(message, wire.pack(message), residual)
@@ -220,7 +221,7 @@ class Announcer:
     def changed_since(self, raw: bytes) -> dict[str, list[Any]]:
         """The settings that differ from those of an announcement: what was, and what is."""
         before: Round = wire.unpack(raw, Round)
-        config = self._config
+        config, optimizer = self._config, self._config.server_optimizer
         was = _settings(
             # Read and written again: what its version did not know has the defaults.
             before.algorithm | device_algorithms.from_wire(before.algorithm).wire(),
@@ -231,6 +232,7 @@ class Announcer:
             downlink=before.model.codec,
             schemes=before.schemes,
             **_late(before.buffering),
+            **optimizers.settings(before.optimizing),
         )
         now = _settings(
             config.algorithm.wire(),
@@ -241,6 +243,7 @@ class Announcer:
             downlink=config.downlink,
             schemes=config.schemes,
             **_late(config.buffering),
+            **optimizers.settings(optimizer.wire() if optimizer else None),
         )
         return {
             name: [was.get(name), now.get(name)]

@@ -14,6 +14,7 @@ from kellet.sdk.protocol.messages import Codecs, Late
 from kellet.sdk.protocol.topics import check_id
 from kellet.sdk.protocol.vectors import CODECS, Codec
 from kellet.server.cohort import FirstCome, Selection
+from kellet.server.optimizers import ServerOptimizer, check_beside
 
 __all__ = ["FleetConfig"]
 
@@ -41,6 +42,10 @@ class FleetConfig:
     ``feedback``: what a lossy delta_y left out is added to the device's next.
     ``downlink``: how model and control travel. ``schemes``: how devices may hold their
     weights, names or families, the best first.
+
+    ``server_optimizer``: how the model follows the mean of a round (a value of
+    ``kellet.server.algorithms``), at its own ``server_lr``; None for the plain mean, at the
+    algorithm's.
     """
 
     fleet: str = "kellet"
@@ -64,6 +69,7 @@ class FleetConfig:
     feedback: bool = False
     downlink: Literal["f32", "q8"] = "f32"
     schemes: Sequence[str] = (FLOAT32,)
+    server_optimizer: ServerOptimizer | None = None
     late: Literal["drop", "buffer"] = "drop"
     buffer: int = 0
     max_stale: int = 4
@@ -103,6 +109,7 @@ class FleetConfig:
                 value = getattr(self, name)
                 raise UsageError(f"{name} = {value!r}", why=f"it must be {text}")
         self.codecs.check()
+        check_beside(self.algorithm, self.server_optimizer)
 
     @property
     def buffering(self) -> Late | None:

@@ -41,7 +41,8 @@ class RoundRecord:
     data's loss during local steps, ``objective`` adds the proximal term; ``drift`` is
     ||y - x||. The ``holdout`` figures are of the *received* model on the counted devices'
     own held-out samples, weighted by their number. ``schemes`` and ``codecs`` (of delta_y)
-    count the devices by how they trained and sent.
+    count the devices by how they trained and sent. ``step_norm``: the norm of the step that the
+    server took with the trained parameters.
     """
 
     round: int
@@ -64,6 +65,7 @@ class RoundRecord:
     holdout_accuracy: float | None = None
     schemes: dict[str, int] = field(default_factory=dict)
     codecs: dict[str, int] = field(default_factory=dict)
+    step_norm: float | None = None
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,11 @@ create table if not exists downlink (
     id integer primary key check (id = 1),
     residual blob not null
 );
+create table if not exists moments (
+    id integer primary key check (id = 1),
+    optimizer text not null,
+    vectors blob not null
+);
 create unique index if not exists once_a_round
     on updates (round, device) where counted = 1 and kind = 'update';
 create index if not exists spooled on updates (spooled) where spooled = 1;
@@ -225,9 +230,20 @@ class Ledger:
         return bool(self._db.all("select 1 from rounds where round = ?", round_))
 
     def close_round(
-        self, round_: int, *, closed: bool, model: bytes, control: bytes, summary: dict[str, Any]
+        self,
+        round_: int,
+        *,
+        closed: bool,
+        model: bytes,
+        control: bytes,
+        summary: dict[str, Any],
+        moments: tuple[str, bytes] | None = None,
     ) -> None:
-        """The round ends: model, C and what was spooled become one checkpoint."""
+        """The round ends: model, C and what was spooled become one checkpoint.
+
+        ``moments``: the server optimiser's name and vectors, after a round that closed. An
+        abandoned one leaves them as they were.
+        """
         with self._db.transaction():
             self._db.run(
                 "update rounds set state = ?, summary = ? where round = ?",
@@ -241,7 +257,16 @@ class Ledger:
                 control,
                 int(closed),
             )
+            if closed:
+                self._db.run("delete from moments")
+                if moments is not None:
+                    self._db.run("insert into moments values (1, ?, ?)", *moments)
             self._db.run("update updates set spooled = 0 where spooled = 1")
+
+    def moments(self) -> tuple[str, bytes] | None:
+        """What the server optimiser of the round that closed last goes on from, and its name."""
+        rows = self._db.all("select optimizer, vectors from moments")
+        return rows[0] if rows else None
 
     def annotate(self, round_: int, **facts: Any) -> None:
         """Add facts (an evaluation) to a round's summary."""

@@ -150,6 +150,13 @@ class Round(_Message, frozen=True, kw_only=True, tag="round"):
     schemes: Schemes = (FLOAT,)  # the best first
     # Absent where late updates are refused: such an announcement has the bytes that it had.
     late: Late | msgspec.UnsetType = msgspec.UNSET
+    # Name and hyperparameters, for whoever looks: devices need none. Absent with the plain mean.
+    server_optimizer: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def optimizing(self) -> dict[str, Any] | None:
+        """The server's optimiser; None where the model follows the plain mean."""
+        return self.server_optimizer if isinstance(self.server_optimizer, dict) else None
 
     @property
     def buffering(self) -> Late | None:

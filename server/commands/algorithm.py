@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,8 +10,12 @@ from cyclopts import Parameter
 
 from kellet.sdk.algorithms import FedAvg, make
 from kellet.sdk.commands.options import Whole, called_by_options
+from kellet.sdk.errors import UsageError
+from kellet.server import optimizers
 
 __all__ = ["AlgorithmOptions"]
+
+_OF_OPTIMIZERS = ("beta1", "beta2", "tau", "server_momentum")
 
 
 @Parameter(name="*", group="Algorithm")
@@ -37,7 +42,24 @@ class AlgorithmOptions:
     """K, steps in a round; 0 leaves it to --local-epochs."""
 
     server_lr: float | None = None
-    """eta_g, how far the model follows the mean update."""
+    """eta_g, how far the model follows the mean update: of the server optimizer, where there is
+    one, else of the algorithm."""
+
+    server_optimizer: Literal["avgm", "adagrad", "adam", "yogi"] | None = None
+    """How the model follows the mean update: by momentum, or adaptively in each parameter
+    (arXiv 1909.06335, 2003.00295); plainly, unless given."""
+
+    beta1: float | None = None
+    """adagrad, adam, yogi: how long the mean update is remembered, below 1."""
+
+    beta2: float | None = None
+    """adam, yogi: how long its square is remembered, below 1."""
+
+    tau: float | None = None
+    """adagrad, adam, yogi: how adaptive they are; larger is less."""
+
+    server_momentum: float | None = None
+    """avgm: beta of the server's momentum, below 1."""
 
     weighting: Literal["samples", "uniform"] | None = None
     """How updates are weighted in the mean; SCAFFOLD's is uniform."""
@@ -68,10 +90,27 @@ class AlgorithmOptions:
 
     def make(self) -> FedAvg:
         """The algorithm. Raises ``UsageError`` for an option that it does not have."""
-        given: dict[str, Any] = {
-            name: value
-            for name, value in vars(self).items()
-            if name != "algorithm" and value is not None
-        }
+        others = {"algorithm", "server_optimizer", *_OF_OPTIMIZERS}
+        if self.server_optimizer:
+            others.add("server_lr")
         with called_by_options():
-            return make(self.algorithm, **given)
+            return make(self.algorithm, **self._given(vars(self).keys() - others))
+
+    def optimizer(self) -> optimizers.ServerOptimizer | None:
+        """The server optimizer, if one is given. Raises ``UsageError`` as ``make`` does."""
+        given = self._given(_OF_OPTIMIZERS)
+        with called_by_options():
+            if self.server_optimizer:
+                given |= self._given(["server_lr"])
+                return optimizers.make(self.server_optimizer, **given)
+            for name, value in given.items():
+                takers = [k for k, kind in optimizers.OPTIMIZERS.items() if hasattr(kind, name)]
+                raise UsageError(
+                    f"{name} = {value:g}",
+                    why="no server optimizer is given",
+                    repair=f"add --server-optimizer {' or '.join(takers)}, or leave it out",
+                )
+        return None
+
+    def _given(self, names: Iterable[str]) -> dict[str, Any]:
+        return {name: vars(self)[name] for name in names if vars(self)[name] is not None}

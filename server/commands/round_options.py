@@ -91,6 +91,7 @@ class RoundOptions:
             return FleetConfig(
                 fleet=fleet,
                 algorithm=algorithm.make(),
+                server_optimizer=algorithm.optimizer(),
                 rounds=self.rounds,
                 target=self.target,
                 quorum=self.quorum,

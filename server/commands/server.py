@@ -124,8 +124,9 @@ class _Teller:
     def begin(self, name: str, handle: BrokerHandle, resumed: int) -> None:
         config, console = self._config, self._console
         self._resumed = resumed
+        by = f" with {config.server_optimizer.name}" if config.server_optimizer else ""
         self._title = (
-            f"{config.algorithm.name} on {name}, round {{round}} of {config.rounds}, "
+            f"{config.algorithm.name}{by} on {name}, round {{round}} of {config.rounds}, "
             f"at {handle.public_url}"
         )
         address = handle.public_url
@@ -143,6 +144,7 @@ class _Teller:
                 "plan": name,
                 "fleet": config.fleet,
                 "algorithm": config.algorithm.wire(),
+                "server_optimizer": config.server_optimizer and config.server_optimizer.wire(),
                 "resumed_after_round": resumed,
             },
         )
@@ -174,6 +176,7 @@ class _Teller:
         facts = {
             "event": "summary",
             "algorithm": self._config.algorithm.name,
+            "server_optimizer": by.name if (by := self._config.server_optimizer) else None,
             "rounds": len(rows),
             "accuracy": last.get("accuracy"),
             "loss": last.get("loss"),
@@ -231,7 +234,10 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
                 f"{name} {_value(was)} -> {_value(now)}"
                 for name, (was, now) in facts["changed"].items()
             )
-            return f"training goes on with other settings: {', '.join(changes)}"
+            anew = "server_optimizer" in facts["changed"]
+            return f"training goes on with other settings: {', '.join(changes)}" + (
+                "; the server optimizer begins anew" if anew else ""
+            )
         case "silent":
             listed = ", ".join(facts["devices"])
             return f"not heard of for too long: {listed}; their controls would bias the others'"

@@ -105,13 +105,15 @@ def simulate(
         judged = _test_set(test)
     opened = Plan.open(name)
     chosen = algorithm or AlgorithmOptions()
-    value = chosen.make()
+    value, optimizer = chosen.make(), chosen.optimizer()
     with Console(json=json) as console, called_by_options():
-        teller = _Teller(console, value.name, len(clients), rounds, scheme)
+        by = optimizer.name if optimizer else None
+        teller = _Teller(console, value.name, by, len(clients), rounds, scheme)
         history = run(
             opened,
             clients,
             value,
+            server_optimizer=optimizer,
             rounds=rounds,
             cohort=cohort,
             seed=seed,
@@ -128,7 +130,7 @@ def simulate(
         if report is not None:
             from kellet.server.report import from_history, save_run, write_report
 
-            record = from_history(opened, history, value, seed, facts)
+            record = from_history(opened, history, value, seed, facts, optimizer)
             save_run(report, record)
             facts["report"] = str(write_report(report, record))
         console.end_display(keep=False)
@@ -138,10 +140,17 @@ def simulate(
 class _Teller:
     """Shows rounds as they close."""
 
-    def __init__(
-        self, console: Console, algorithm: str, clients: int, rounds: int, scheme: str
+    def __init__(  # noqa: PLR0917
+        self,
+        console: Console,
+        algorithm: str,
+        optimizer: str | None,
+        clients: int,
+        rounds: int,
+        scheme: str,
     ) -> None:
         self._console = console
+        self._optimizer = optimizer
         self._scheme = scheme
         self._algorithm = algorithm
         self._clients = clients
@@ -161,7 +170,8 @@ class _Teller:
         from rich.text import Text
 
         done = self._log.last["round"]
-        head = Text(f"{self._algorithm}, {self._clients} clients, round {done} of {self._rounds}")
+        name = f"{self._algorithm} with {self._optimizer}" if self._optimizer else self._algorithm
+        head = Text(f"{name}, {self._clients} clients, round {done} of {self._rounds}")
         return Group(head, ProgressBar(self._rounds, done, width=60), self._log.table())
 
     def summary(self, history: History) -> dict[str, Any]:
@@ -169,6 +179,7 @@ class _Teller:
         return {
             "event": "summary",
             "algorithm": self._algorithm,
+            "server_optimizer": self._optimizer,
             "scheme": self._scheme,
             "rounds": len(history.rounds),
             "accuracy": history.accuracy,

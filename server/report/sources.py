@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kellet.sdk.errors import UsageError
+from kellet.server import optimizers
 from kellet.server.report.record import RUN_FILE, Curve, Round, Run, load_run, now, versions
 
 if TYPE_CHECKING:
     from kellet.sdk.algorithms import FedAvg
     from kellet.sdk.plan import Plan
     from kellet.server.history import History
+    from kellet.server.optimizers import ServerOptimizer
 
 __all__ = ["curve_of", "find_run", "from_history", "from_ledger", "rounds_of"]
 
@@ -52,20 +54,27 @@ def rounds_of(summaries: Iterable[Mapping[str, Any]]) -> list[Round]:
     return rounds
 
 
-def curve_of(history: History, algorithm: FedAvg) -> Curve:
+def curve_of(
+    history: History, algorithm: FedAvg, optimizer: ServerOptimizer | None = None
+) -> Curve:
     """A simulation as a curve."""
     return Curve(
         algorithm=algorithm.name,
         source="simulated",
         rounds=rounds_of(vars(record) for record in history.rounds),
-        hyperparameters=algorithm.wire(),
+        hyperparameters=_settings(algorithm, optimizer),
         digest=history.digest,
         control_gap=history.control_gap,
     )
 
 
-def from_history(
-    plan: Plan, history: History, algorithm: FedAvg, seed: int, summary: Mapping[str, Any]
+def from_history(  # noqa: PLR0917
+    plan: Plan,
+    history: History,
+    algorithm: FedAvg,
+    seed: int,
+    summary: Mapping[str, Any],
+    optimizer: ServerOptimizer | None = None,
 ) -> Run:
     """A simulation as a run."""
     return Run(
@@ -73,10 +82,10 @@ def from_history(
         kind="simulation",
         algorithm=algorithm.name,
         created=now(),
-        curves=[curve_of(history, algorithm)],
+        curves=[curve_of(history, algorithm, optimizer)],
         devices=sorted(history.c_i, key=lambda name: (len(name), name)),
         summary=dict(summary),
-        settings={"plan": plan.hex_id, "seed": seed, **algorithm.wire()},
+        settings={"plan": plan.hex_id, "seed": seed, **_settings(algorithm, optimizer)},
         versions=versions(),
     )
 
@@ -97,7 +106,7 @@ def from_ledger(state: Path) -> Run:
                 repair="let the aggregator run on",
             )
         announced = wire.unpack(rows[-1].announcement, Announcement)
-        algorithm = dict(announced.algorithm)
+        algorithm = announced.algorithm | optimizers.settings(announced.optimizing)
         counted, refused = ledger.totals()
         members = [m.device for m in ledger.members() if m.state == "active"]
     finally:
@@ -139,3 +148,7 @@ def from_ledger(state: Path) -> Run:
         },
         versions=versions(),
     )
+
+
+def _settings(algorithm: FedAvg, optimizer: ServerOptimizer | None) -> dict[str, Any]:
+    return algorithm.wire() | optimizers.settings(optimizer.wire() if optimizer else None)

@@ -15,7 +15,9 @@ from kellet.sdk import algorithms as sdk_algorithms
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.plan import Plan
 from kellet.sdk.protocol.vectors import Codec
+from kellet.server import optimizers
 from kellet.server.history import History, RoundRecord, State
+from kellet.server.optimizers import ServerOptimizer
 from kellet.server.simulate.kinds import Clients, Cohort, Kind, kinds_of
 from kellet.server.simulate.simulation import Simulation
 
@@ -36,6 +38,7 @@ def simulate(
     clients: Clients,
     algorithm: FedAvg | str = "scaffold",
     *,
+    server_optimizer: ServerOptimizer | str | None = None,
     rounds: int = 10,
     cohort: Cohort = None,
     seed: int = 0,
@@ -55,7 +58,8 @@ def simulate(
 
     ``clients`` maps an id to that client's (x, y): float32 [n, *input], int64 [n].
     ``algorithm`` is a name (with its defaults) or a value of
-    ``kellet.sdk.algorithms``. ``cohort``: how many clients each round asks (by
+    ``kellet.sdk.algorithms``; ``server_optimizer`` one of ``kellet.server.algorithms``, or None
+    for the plain mean. ``cohort``: how many clients each round asks (by
     ``seed``), a function of (round, ids) that names them, or None for all.
 
     ``scheme``: how clients hold the weights they train, one name for all or a name by id
@@ -71,6 +75,9 @@ def simulate(
         Plan.open(plan) if isinstance(plan, str) else plan,
         clients,
         sdk_algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm,
+        server_optimizer=optimizers.make(server_optimizer)
+        if isinstance(server_optimizer, str)
+        else server_optimizer,
         rounds=rounds,
         cohort=cohort,
         seed=seed,

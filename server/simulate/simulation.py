@@ -37,6 +37,7 @@ from kellet.server.history import (
     initial_model,
 )
 from kellet.server.ledger import Ledger, Member
+from kellet.server.optimizers import ServerOptimizer
 from kellet.server.simulate.client import EPOCH, Client
 from kellet.server.simulate.kinds import Clients, Cohort, Kind, checked, offers, selection_of
 from kellet.server.sums import ExactSum, control_gap
@@ -61,6 +62,7 @@ class Simulation:
         clients: Clients,
         algorithm: FedAvg,
         *,
+        server_optimizer: ServerOptimizer | None = None,
         rounds: int,
         cohort: Cohort = None,
         seed: int = 0,
@@ -103,6 +105,7 @@ class Simulation:
         config = FleetConfig(
             fleet="simulation",
             algorithm=algorithm,
+            server_optimizer=server_optimizer,
             rounds=rounds,
             target=len(clients),
             quorum=1,

@@ -18,6 +18,7 @@ from support.toy_plans import linear_loss, quadratic
 from kellet import kernels
 from kellet.sdk.algorithms import FedAvg, FedProx, Scaffold
 from kellet.server import History, State, algorithms, simulate
+from kellet.server.optimizers import PlainMean
 from kellet.server.sums import ExactSum
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_text())
@@ -287,7 +288,8 @@ def test_scaffold_round_with_full_participation() -> None:
     c_plus = algorithms.announced_control(total, members)
     assert c_plus.tolist() == [v["full_participation"]["c_plus"]]
     x = np.array([v["x"]], np.float32)
-    x_plus = algorithms.apply_mean(x, moved, members, v["server_lr"], n_train=1)
+    plain = PlainMean(server_lr=v["server_lr"])
+    x_plus = algorithms.apply_mean(x, moved, members, plain, n_train=1).model
     assert x_plus.tolist() == pytest.approx([v["x_plus"]], **CLOSE)
     assert x.tolist() == [v["x"]]
 
