@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from machines.optimised import Moments, optimised
 from numpy.typing import NDArray
 
 from kellet.sdk.plan import Plan
@@ -94,6 +95,7 @@ class Books:
         x: NDArray[Any] = self._plan.initial()[: shapes.n_update]
         left_out = np.zeros_like(x)
         total, epoch = [0] * self._plan.n_train, 1
+        kept: Moments | None = None
         told: dict[int, tuple[Round, Any]] = {}  # each announcement, and its control
         came = self._came(ledger)
         for row in ledger.rounds():
@@ -134,6 +136,8 @@ class Books:
                     total = [t + d for t, d in zip(total, change, strict=True)]
             if row.state == "closed":
                 mean = np.array([float(m) / (weight * GRID) for m in moved])
+                n = self._plan.n_train
+                mean[:n], kept = optimised(message.optimizing, mean[:n].tolist(), kept)
                 x = x.copy()
                 x[: len(mean)] = (x[: len(mean)].astype(np.float64) + mean).astype(np.float32)
                 assert row.summary["model"] == hashlib.sha256(x.tobytes()).hexdigest()
