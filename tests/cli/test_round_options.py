@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from kellet.sdk.algorithms import FedProx
 from kellet.sdk.errors import UsageError
 from kellet.server import FleetConfig
+from kellet.server.algorithms import FedAdam, FedAvgM
 from kellet.server.brokers import BrokerHandle
 from kellet.server.commands.algorithm import AlgorithmOptions
 from kellet.server.commands.round_options import RoundOptions
@@ -74,6 +76,45 @@ def test_the_share_of_delta_c_alone() -> None:
 def test_options_that_cannot_be(options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         config(**options)
+
+
+def test_the_server_s_rate_goes_to_what_makes_the_step() -> None:
+    made = config({"algorithm": "fedprox", "server_lr": 0.5})
+    assert (made.algorithm, made.server_optimizer) == (FedProx(server_lr=0.5), None)
+    adam = {"server_optimizer": "adam", "server_lr": 0.5, "beta1": 0.8, "beta2": 0.9, "tau": 0.1}
+    made = config({"algorithm": "fedprox", **adam})
+    assert made.algorithm == FedProx()
+    assert made.server_optimizer == FedAdam(server_lr=0.5, beta1=0.8, beta2=0.9, tau=0.1)
+    made = config({"server_optimizer": "avgm", "server_momentum": 0.5, "momentum": 0.25})
+    assert made.server_optimizer == FedAvgM(server_momentum=0.5)
+    assert made.algorithm.momentum == 0.25
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"beta1": 0.9}, r"--beta1 = 0.9: no server optimizer is given.*adagrad or adam or yogi"),
+        ({"server_momentum": 0.9}, r"--server-momentum = 0.9.*add --server-optimizer avgm"),
+        ({"server_optimizer": "adam", "server_momentum": 0.9}, "adam has no 'server_momentum'"),
+        ({"server_optimizer": "avgm", "tau": 0.9}, "it has server_lr, server_momentum"),
+        ({"server_optimizer": "yogi", "tau": 0.0}, "--tau = 0.0"),
+        ({"server_optimizer": "yogi", "server_lr": -1.0}, "--server-lr = -1.0"),
+        ({"server_optimizer": "avgm", "server_momentum": 1.0}, "--server-momentum = 1.0"),
+    ],
+)
+def test_server_optimizers_that_cannot_be(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=f"(?s){text}"):
+        config(options)
+
+
+def test_another_server_optimizer_in_words() -> None:
+    changed: dict[str, Any] = {"server_lr": [0.1, 0.03]}
+    words = "training goes on with other settings: server_lr 0.1 -> 0.03"
+    assert _words("settings_changed", {"changed": changed}) == words
+    changed["server_optimizer"] = ["adam", "yogi"]
+    assert _words("settings_changed", {"changed": changed}) == (
+        f"{words}, server_optimizer adam -> yogi; the server optimizer begins anew"
+    )
 
 
 def test_changed_settings_in_words() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from support.command import Running, command
 
 SUMMARY = {
     "algorithm",
+    "server_optimizer",
     "scheme",
     "rounds",
     "accuracy",
@@ -60,6 +62,27 @@ def test_int8_weights_and_coded_vectors() -> None:
         assert 3 < plain[way] / summary[way] < 4
 
 
+def test_a_server_optimizer(desk: Path, tmp_path: Path) -> None:
+    options = ("toy.kplan", "--data", "mine:clients", "--rounds", 2, "--json")
+    adam = ("--algorithm", "fedavg", "--server-optimizer", "adam", "--server-lr", 0.05)
+    done = command("simulate", *options, *adam, "--tau", 0.01, "--report", tmp_path, cwd=desk)
+    assert done.code == 0, done.err
+    *rounds, summary = done.lines
+    assert (summary["algorithm"], summary["server_optimizer"]) == ("fedavg", "adam")
+    assert all(0 < line["step_norm"] < 0.05 * 21**0.5 for line in rounds)
+    settings = json.loads((tmp_path / "run.json").read_text())["settings"]
+    said = {"server_optimizer": "adam", "server_lr": 0.05, "tau": 0.01, "beta1": 0.9}
+    assert settings.items() >= said.items()
+    # Each option makes a difference.
+    digests = {summary["digest"]}
+    for more in ((), ("--tau", 0.01, "--beta1", 0.5), ("--tau", 0.01, "--beta2", 0.5)):
+        digests.add(command("simulate", *options, *adam, *more, cwd=desk).lines[-1]["digest"])
+    for other in ("yogi", "adagrad", "avgm"):
+        given = ("--algorithm", "fedavg", "--server-optimizer", other)
+        digests.add(command("simulate", *options, *given, cwd=desk).lines[-1]["digest"])
+    assert len(digests) == 7
+
+
 def test_a_task_brings_plan_data_and_test() -> None:
     options = ("--task", "wisdm", "--devices", 3, "--rounds", 1, "--algorithm", "fedprox")
     done = command("simulate", *options, "--mu", 0.5, "--seed", 3, "--json")
@@ -93,6 +116,8 @@ def test_a_task_brings_plan_data_and_test() -> None:
         (["--task", "wisdm", "--uplink", "q8", "--feedback"], 2, "c_i is the memory"),
         (["--task", "wisdm", "--scheme", "w8.row", "--momentum", ".9"], 2, "no int8 step has"),
         (["--task", "har", "--data-dir", "."], 3, "--data-dir"),
+        (["--task", "wisdm", "--tau", ".1"], 2, "adagrad or adam or yogi, or leave it out"),
+        (["--task", "wisdm", "--server-optimizer", "adamw"], 2, "adagrad"),
     ],
 )
 def test_what_cannot_be_simulated(desk: Path, arguments: list[str], code: int, words: str) -> None:
