@@ -49,6 +49,7 @@ SCAFFOLD = {"name": "scaffold", "local_lr": 0.10000000149011612, **COMMON, "loca
 SCAFFOLD |= {"server_lr": 1.0, "weighting": "uniform", "option": "II", "delta_c": "derived"}
 FEDPROX = {"name": "fedprox", "local_lr": 0.05000000074505806, **COMMON, "local_steps": 0}
 FEDPROX |= {"server_lr": 1.0, "weighting": "samples", "mu": 0.5, "implicit": False}
+YOGI = {"name": "yogi", "server_lr": 0.1, "beta1": 0.9, "tau": 0.001, "beta2": 0.99}
 RECEIPT = Receipt(uid=UID, seq=5, round=7, counted=True, reason="counted")
 
 EXAMPLES: dict[str, msgspec.Struct] = {
@@ -69,6 +70,24 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         part_size=65536,
         seed=2**63 - 1,
         plan_name="wisdm",
+    ),
+    "round with a server optimizer": Round(
+        round=10,
+        epoch=1,
+        plan=Blob(SHA, 1000),
+        model=Blob(SHA, 2000),
+        control=None,
+        algorithm=FEDPROX,
+        weighting="samples",
+        codecs=Codecs(),
+        members=8,
+        target=3,
+        quorum=1,
+        deadline=60.0,
+        valid=60.0,
+        part_size=65536,
+        seed=0,
+        server_optimizer=YOGI,
     ),
     "round without controls": Round(
         round=2**31 - 1,
