@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 FLOAT = "f32/1"  # the scheme that every device has
+COUNTED = "counted"  # the reason of an update that was
 NO_BASE = bytes(32)  # what a leave names instead of an announcement
 
 Bytes8 = Annotated[bytes, Meta(min_length=8, max_length=8)]
@@ -237,13 +238,20 @@ class State(_Message, frozen=True, kw_only=True, tag="state"):
 
 
 class Receipt(_Message, frozen=True, kw_only=True, tag="receipt"):
-    """The ledger's durable answer to an update."""
+    """The ledger's durable answer to an update. It says twice whether that was counted.
+
+    A device moves c_i on this word alone: one flipped bit must not turn it round.
+    """
 
     uid: Bytes16
     seq: Sequence64
     round: Count
     counted: bool
     reason: Text
+
+    def __post_init__(self) -> None:
+        if self.counted != (self.reason == COUNTED):
+            raise ValueError(f"counted = {self.counted} for the reason {self.reason!r}")
 
 
 class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):

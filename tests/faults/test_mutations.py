@@ -16,7 +16,6 @@ def together(results: list[Result]) -> Result:
     everything = Result()
     for result in results:
         everything.delivered.update(result.delivered)
-        everything.forged += result.forged
         everything.counted += result.counted
         everything.rounds += result.rounds
     return everything

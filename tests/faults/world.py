@@ -20,13 +20,10 @@ from numpy.typing import NDArray
 
 from kellet.sdk import store as store_module
 from kellet.sdk.algorithms import FedAvg
-from kellet.sdk.errors import ProtocolError
 from kellet.sdk.plan import Plan
-from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.effects import Report
-from kellet.sdk.protocol.messages import FromServer, Receipt, Welcome
 
-__all__ = ["CALM", "Climate", "World", "forges_a_receipt"]
+__all__ = ["CALM", "Climate", "World"]
 
 
 @dataclass(frozen=True)
@@ -227,8 +224,6 @@ class World(Fleet):
         damaged = bytearray(payload)
         at = luck.randrange(8 * len(payload))
         damaged[at // 8] ^= 1 << at % 8
-        if topic.endswith("/ctl") and forges_a_receipt(payload, bytes(damaged)):
-            return payload
         return bytes(damaged)
 
     # -- what befalls it ----------------------------------------------------------------------
@@ -314,25 +309,6 @@ def _twin(world: World, name: str, rows: Any, label: str, folder: Path) -> Fault
 def _at_rest(device: FaultyDevice) -> bool:
     machine = device.machine
     return machine.doing == "nothing" and machine.fatal is None and not machine.left
-
-
-def forges_a_receipt(before: bytes, after: bytes) -> bool:
-    """Whether a message became a receipt of the same update with the opposite verdict.
-
-    Such a message is believed: that it is the aggregator's is for the link to say.
-    """
-    old, new = _verdict(before), _verdict(after)
-    return old is not None and new is not None and old[0] == new[0] and old[1] != new[1]
-
-
-def _verdict(raw: bytes) -> tuple[bytes, bool] | None:
-    try:
-        message = wire.unpack(raw, FromServer)
-    except ProtocolError:
-        return None
-    if isinstance(message, Welcome) and message.receipt:
-        message = message.receipt
-    return (message.uid, message.counted) if isinstance(message, Receipt) else None
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from msgspec import inspect
 from kellet import kernels
 from kellet.sdk.protocol.body import UpdateHeader
 from kellet.sdk.protocol.messages import (
+    COUNTED,
     Abort,
     Ack,
     Blob,
@@ -26,6 +27,7 @@ from kellet.sdk.protocol.messages import (
     Hello,
     Idle,
     Join,
+    Late,
     Offer,
     Receipt,
     Reject,
@@ -123,6 +125,24 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         part_size=65536,
         seed=0,
         schemes=("w8.row/1", "f32/1"),
+    ),
+    "round that buffers late updates": Round(
+        round=9,
+        epoch=1,
+        plan=Blob(SHA, 1000),
+        model=Blob(SHA, 2000),
+        control=None,
+        algorithm=FEDPROX,
+        weighting="samples",
+        codecs=Codecs(),
+        members=8,
+        target=3,
+        quorum=1,
+        deadline=60.0,
+        valid=300.0,
+        part_size=65536,
+        seed=0,
+        late=Late(buffer=3, max_stale=4),
     ),
     "idle": Idle(reason="finished", round=7),
     "hello": Hello(**WHO, incarnation=3, seq=4, pending=UID, epoch=1, audit=2**64 - 1),
@@ -229,6 +249,12 @@ def messages(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
 
 def _strategy(node: Any) -> st.SearchStrategy[Any]:
     match node:
+        case inspect.StructType(cls=kind) if kind is Receipt:
+            fields = {f.name: _strategy(f.type) for f in node.fields if f.name != "counted"}
+            fields["reason"] |= st.just(COUNTED)
+            return st.fixed_dictionaries(fields).map(
+                lambda said: Receipt(**said, counted=said["reason"] == COUNTED)
+            )
         case inspect.StructType():
             fields = {f.name: _strategy(f.type) for f in node.fields}
             return st.builds(node.cls, **fields)
