@@ -66,8 +66,8 @@ class Fleet:
         }
         self.ledger = LedgerDisk(folder / "server")
         self._children: list[Child] = []
-        self._plan_file = folder / "toy.kplan"
-        self._plan_file.write_bytes(plan.raw)
+        self.plan_file = folder / "toy.kplan"
+        self.plan_file.write_bytes(plan.raw)
         for name, (x, y) in clients.items():
             np.savez(folder / f"{name}.npz", x=x, y=y)
 
@@ -76,11 +76,11 @@ class Fleet:
     def aggregator(self, *, broker: str = "", state: str = "server", **spec: Any) -> Child:
         """Start an aggregator; further keys are those of ``run_aggregator`` and ``serve``."""
         spec["options"] = {"linger": 0.5, **spec.get("options", {})}
-        return self._start(
+        return self.start(
             "support.run_aggregator",
             "aggregator",
             {
-                "plan": str(self._plan_file),
+                "plan": str(self.plan_file),
                 "broker": broker or self.broker.url,
                 "state": str(self.folder / state),
                 "algorithm": self.algorithm,
@@ -99,7 +99,7 @@ class Fleet:
         **spec: Any,
     ) -> Child:
         """Start a device; further keys are those of ``run_device`` and ``serve``."""
-        return self._start(
+        return self.start(
             "support.run_device",
             name,
             {
@@ -116,7 +116,8 @@ class Fleet:
         """Start every device."""
         return {name: self.device(name) for name in self.clients}
 
-    def _start(self, module: str, name: str, spec: dict[str, Any], **options: Any) -> Child:
+    def start(self, module: str, name: str, spec: dict[str, Any], **options: Any) -> Child:
+        """Start any module that ends with ``support.child.serve``."""
         spec["options"] = {"separate_bulk": self.broker.separate_bulk, **spec.get("options", {})}
         child = Child(module, spec, self.folder / f"{name}.log", **options)
         self._children.append(child)

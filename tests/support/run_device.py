@@ -21,8 +21,11 @@ def main(spec: dict[str, Any]) -> None:
 
     ``profile``: the name of a profile, and ``changes`` to its keys.
     ``modules``: report at the end what has been imported. ``pause``: seconds to wait in each
-    round before training, as a slower device would.
+    round before training, as a slower device would. ``step_seconds``: of computing, in each step
+    of training, as for a larger model.
     """
+    if "step_seconds" in spec:
+        _slow_down(spec["step_seconds"])
 
     def report(what: Report) -> None:
         tell(what)
@@ -47,6 +50,18 @@ def main(spec: dict[str, Any]) -> None:
     device.run(until_finished=True)
     if spec.get("modules"):
         tell(Report("modules", {"names": sorted(sys.modules)}))
+
+
+def _slow_down(seconds: float) -> None:
+    real = GradientSession.step
+
+    def step(self: GradientSession, *batch: Any) -> float:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            sum(range(1000))  # holds the interpreter
+        return real(self, *batch)
+
+    GradientSession.step = step  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,112 @@
+"""What an aggregator takes does not depend on how many devices it hears."""
+
+from __future__ import annotations
+
+import pytest
+from faults.processes.crowds import MB, Crowd, Watch, linear_clients, peak
+from faults.rows import record
+from support.fleet import MakeFleet, needs_mosquitto
+from support.toy_plans import linear_loss
+
+from kellet.server.brokers import BrokerHandle
+
+ONE_STEP = {"name": "scaffold", "local_lr": 0.1, "local_steps": 1, "batch_size": 0}
+PARAMETERS = 1_000_000
+ROUNDS = 2
+LINGER = 4.0  # s in which the finished aggregator can be looked at
+
+
+def _peak(make_fleet: MakeFleet, broker: BrokerHandle, parameters: int, cohort: int) -> int:
+    """Bytes, at most, of an aggregator that has counted ``cohort`` updates in each round."""
+    fleet = make_fleet(
+        linear_clients(cohort, parameters),
+        plan=linear_loss(parameters),
+        algorithm=ONE_STEP,
+        rounds=ROUNDS,
+    )
+    aggregator = fleet.aggregator(state=f"server-{parameters}-{cohort}", options={"linger": LINGER})
+    fleet.ledger = type(fleet.ledger)(fleet.folder / f"server-{parameters}-{cohort}")
+    crowd = Crowd(fleet, links=min(cohort, 4))
+    aggregator.wait_for("finished", timeout=100)
+    crowd.end()
+    most = peak(aggregator.pid)
+    assert aggregator.end() == 0
+    broker.restart()  # the next fleet is not to hear that this one has finished
+    crowd.check_once(ROUNDS)
+    return most
+
+
+@pytest.mark.timeout(300)
+def test_at_most_64_bytes_a_parameter(make_fleet: MakeFleet, broker: BrokerHandle) -> None:
+    base = _peak(make_fleet, broker, 1000, 2)
+    two, twelve = (_peak(make_fleet, broker, PARAMETERS, cohort) for cohort in (2, 12))
+    each = [f"{(most - base) / PARAMETERS:.1f}" for most in (two, twelve)]
+    figure = f"{each[0]} with 2, {each[1]} with 12"
+    print(f"base {base / MB:.0f} MB; bytes a parameter: {figure}")
+    assert two - base <= 64 * PARAMETERS
+    assert twelve - base <= 64 * PARAMETERS
+    assert abs(twelve - two) <= 8 * PARAMETERS
+    record(
+        "cohorts of 2 and of 12 devices, an aggregator's memory",
+        2,
+        "at most base + 64 bytes a parameter",
+        f"{PARAMETERS:,} parameters, base {base / MB:.0f} MB, bytes a parameter: {figure}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("broker", "devices", "links"),
+    [
+        ("embedded", 60, 6),
+        pytest.param("mosquitto", 60, 60, marks=needs_mosquitto),
+        pytest.param(
+            "mosquitto",
+            1000,
+            250,
+            marks=[pytest.mark.slow, pytest.mark.timeout(500), needs_mosquitto],
+        ),
+    ],
+    indirect=["broker"],
+)
+def test_all_upload_at_once(
+    make_fleet: MakeFleet, broker: BrokerHandle, devices: int, links: int
+) -> None:
+    """Their updates have many times the bytes that are let in: the others are told to wait."""
+    parameters, admitted = 15_000, 12  # updates at once
+    admission = admitted * 4 * parameters + 10_000
+    fleet = make_fleet(
+        linear_clients(devices, parameters),
+        plan=linear_loss(parameters),
+        algorithm=ONE_STEP,
+        rounds=1,
+        part_size=16 << 10,
+        admission=admission,
+    )
+    aggregator = fleet.aggregator(options={"linger": LINGER})
+    assert broker.pid is not None
+    with Watch(aggregator=aggregator.pid, broker=broker.pid) as watch:
+        aggregator.wait_for("waiting")
+        crowd = Crowd(fleet, links=links)
+        crowd.child.wait_for("settled", timeout=200)  # the first: all others wait, or upload
+        early = {name: max(values) for name, values in watch.resident.items()}
+        told = crowd.end(400)
+        late = {name: max(values) for name, values in watch.resident.items()}
+    assert aggregator.end() == 0
+    crowd.check()
+    assert told["settled"] == devices
+    assert told["busy"] > 0
+    grown = {name: (late[name] - early[name]) / MB for name in late}
+    uploaded = 4 * parameters * devices / MB
+    print(f"grown by {grown} MB while {uploaded:.1f} MB came")
+    # A machine that kept what it counted would grow by all that came.
+    assert grown["aggregator"] < 3 + 0.1 * uploaded
+    if broker.kind == "mosquitto":
+        assert grown["broker"] < 2 + admission / MB
+    record(
+        f"{devices} devices upload at once, {broker.kind} broker, {links} connections",
+        devices,
+        "each counted once, C = sum of c_i",
+        f"{uploaded:.0f} MB, {admission / MB:.1f} MB let in at once, {told['busy']:,} answers to "
+        f"wait; grown meanwhile: aggregator {grown['aggregator']:.1f} MB, "
+        f"broker {grown['broker']:.1f} MB",
+    )
