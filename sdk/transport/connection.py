@@ -47,6 +47,7 @@ class Connection:
         self._failures = 0  # attempts in a row that came to nothing; the pause grows with them
         self._hurried = False
         self._up = False
+        self._lives = 0  # how often it has come up
         self._failure: Failure | None = None  # why it is not up; None while the first try lasts
         self._thread = threading.Thread(
             target=self._run, name=f"kellet-mqtt-{settings.client_id}", daemon=True
@@ -104,6 +105,23 @@ class Connection:
             self._failures = 0
             self._hurried = not self._up
             self._state.notify_all()
+
+    @property
+    def life(self) -> int:
+        """Number of the life that it leads, or while it is down, of the next one."""
+        with self._state:
+            return self._lives + (not self._up)
+
+    def renew(self, life: int) -> None:
+        """End this life, politely, and begin the next, as if the connection had been lost.
+
+        No effect where it is not the ``life``-th any more.
+        """
+        with self._state:
+            current = self._up and self._lives == life
+        session = self._session
+        if current and session is not None:
+            session.leave()
 
     def begin_close(self) -> None:
         """Stop for good, without waiting for it."""
@@ -170,6 +188,7 @@ class Connection:
         self._untried = len(self._settings.versions) - 1
         with self._state:
             self._up = True
+            self._lives += 1
             self._failure = None
             wanted = set(self._filters)
             self._state.notify_all()

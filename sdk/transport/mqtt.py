@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from kellet.sdk.errors import UsageError
-from kellet.sdk.transport.base import Connected, Inbox, Refused, TransportEvent, Will
+from kellet.sdk.transport.base import Connected, Disconnected, Inbox, Refused, TransportEvent, Will
 from kellet.sdk.transport.checks import (
     check_client,
     check_filter,
@@ -161,6 +161,7 @@ class MqttTransport:
         self._max_payload = max_payload
         self._main = Connection(settings, filters, self._main_event)
         self._bulk: Connection | None = None
+        self._together = 0  # the life of the main connection that the other one shares
         if separate_bulk:
             bulk = replace(settings, client_id=f"{client_id}-bulk", will=None)
             self._bulk = Connection(bulk, (), self._bulk_event)
@@ -257,7 +258,14 @@ class MqttTransport:
             log.exception("%s: the inbox failed on %s", self._client_id, type(event).__name__)
 
     def _bulk_event(self, event: TransportEvent) -> None:
-        """The second connection comes and goes unseen, unless it is refused for good."""
-        if isinstance(event, Refused):
+        """The second connection is the link as well: where it is lost, the link is.
+
+        Otherwise nobody would hear that parts were lost, but by waiting for an answer.
+        """
+        if isinstance(event, Connected):
+            self._together = self._main.life
+        elif isinstance(event, Disconnected):
+            self._main.renew(self._together)
+        elif isinstance(event, Refused):
             self._main.begin_close()
             self._deliver(Refused(f"the connection for parts: {event.reason}"))

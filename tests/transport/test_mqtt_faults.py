@@ -232,6 +232,25 @@ def test_parts_travel_on_a_connection_of_their_own(shared: BrokerHandle) -> None
         assert device.kinds == ["Connected", "Disconnected", "Connected"]
 
 
+def test_the_link_is_lost_with_the_connection_for_parts(shared: BrokerHandle) -> None:
+    """Parts that were under way are gone: whoever sent them has to hear of it, at once."""
+    with MqttLab(shared.url, separate_bulk=True) as lab:
+        server = lab.client("server", ["#"])
+        device = lab.client("device", will="d/pi/state")
+        device.transport.wait_connected()
+        proxy = lab.proxy(device)
+        proxy.cut_after = 50_000  # the other connection stays far below
+        assert device.transport.publish(lab.topic("up"), bytes(60_000), bulk=True)
+        device.wait_disconnected()
+        proxy.cut_after = None
+        device.wait_connected(times=2)
+        device.transport.wait_connected(patient=True)
+        assert device.transport.publish(lab.topic("up"), b"again", bulk=True)
+        assert server.wait_payloads(1) == [b"again"]  # and no will: this client took its leave
+        lab.settle()
+        assert device.kinds == ["Connected", "Disconnected", "Connected"]
+
+
 # Brokers that cannot be reached.
 
 
