@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kellet import kernels
@@ -63,6 +63,7 @@ def test_ties_next_to_the_last_fractions() -> None:
         assert kernels.to_grid(values).tolist() == wanted
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-INSIDE, INSIDE), max_size=20))
 def test_grid_is_the_nearest_integer(values: list[float]) -> None:
     # Python rounds a Fraction half to even.
@@ -95,6 +96,7 @@ def test_out_is_the_result() -> None:
     assert out.tolist() == [ONE, 2 * ONE]
 
 
+@settings(deadline=None)
 @given(st.lists(INT64, max_size=20))
 def test_from_grid_rounds_once(values: list[int]) -> None:
     wanted = [float(Fraction(value, ONE)) for value in values]
@@ -109,6 +111,7 @@ def test_a_float32_survives_the_grid_down_to_its_step() -> None:
 # 128-bit sums
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(-(2**127), 2**127 - 1), INT64, st.integers(1 - 2**31, 2**31 - 1)),
@@ -168,6 +171,7 @@ def test_limbs_round_once_at_every_size() -> None:
     assert kernels.limbs_to_float64(*limbs(*values)).tolist() == [float(v) for v in values]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-(2**127), 2**127 - 1), max_size=20))
 def test_limbs_to_float64(values: list[int]) -> None:
     assert kernels.limbs_to_float64(*limbs(*values)).tolist() == [float(v) for v in values]
@@ -188,6 +192,7 @@ def test_delta_c_by_hand(delta_y: float, c: float, wanted: float) -> None:
 floats32 = st.floats(-1000, 1000, width=32)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(floats32, floats32), max_size=20),
     st.floats(0.1, 1e6),
@@ -237,6 +242,7 @@ def test_control_shift_by_hand() -> None:
     assert out.tolist() == [-3, 4, -0.75]
 
 
+@settings(deadline=None)
 @given(floats32, st.integers(-(2**62), 2**62))
 def test_control_shift_is_taken_in_float64(c: float, q: int) -> None:
     wanted = np.float32(c - float(q) * 2.0**-48)
@@ -299,6 +305,7 @@ def sign(seed: int, index: int) -> int:
     return -1 if mix((index * 0x9E3779B1 ^ seed32(seed)) & 0xFFFFFFFF) >> 31 else 1
 
 
+@settings(deadline=None)
 @given(st.lists(INT64, max_size=40), st.integers(0, 2**64 - 1))
 def test_digest_is_the_signed_sum(values: list[int], seed: int) -> None:
     wanted = sum(sign(seed, j) * value for j, value in enumerate(values)) % 2**64

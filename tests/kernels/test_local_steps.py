@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.kernel_inputs import random_bits, same_bits
 
@@ -87,6 +87,7 @@ def test_no_correction_while_all_controls_are_zero() -> None:
 
 
 @pytest.mark.parametrize("implicit", [False, True])
+@settings(deadline=None)
 @given(n=st.integers(0, 40), seed=st.integers(0, 2**32), lr=st.floats(0, 100, width=32))
 def test_mu_zero_is_sgd_to_the_bit(implicit: bool, n: int, seed: int, lr: float) -> None:
     rng = np.random.default_rng(seed)
