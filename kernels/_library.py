@@ -39,6 +39,7 @@ SOURCES = (
     "mask.py",
     "reduce.py",
     "resident.py",
+    "rounding.py",
     "step.py",
     "table.py",
     "targets.py",

@@ -51,7 +51,8 @@ def _linked(objects: list[Path], target: str, to: Path) -> Path:
         flags = ["--no-entry", "--export-dynamic", "--export=__heap_base", "--strip-all"]
     else:
         flags = ["-shared", "-nostdlib"]
-        passed = ["--build-id=none", "-s", "-z", "noexecstack"]
+        # Code and constants may share a page: separate ones would be 8 KB of zeros.
+        passed = ["--build-id=none", "-s", "-z", "noexecstack", "-z", "noseparate-code"]
         if "android" in TARGETS[target].triple:
             passed += ["-soname", to.name]  # its tools would note the path instead
         flags += [f"-Wl,{','.join(passed)}"] if linker[0] == "cc" else passed

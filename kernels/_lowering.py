@@ -97,7 +97,10 @@ def lower(kernel: str, symbol: str, machine: Any, *, tune: str = ANY, section: s
     text = re.sub(r'target triple = ".*"', f'target triple = "{machine.triple}"', text)
     text = re.sub(r'target datalayout = ".*"', f'target datalayout = "{machine.target_data}"', text)
     # Without "no-builtins" a loop that fills or copies would become a call of libc's function.
-    attributes = '"no-builtins"'
+    # Nothing here is unwound: no tables for it.
+    attributes = 'nounwind "no-builtins"'
+    if KERNELS[kernel].wide:
+        attributes += ' "prefer-vector-width"="512"'  # else LLVM stays at 256, for old processors
     if tune != ANY:
         attributes += f' "tune-cpu"="{tune}"'
     if section:

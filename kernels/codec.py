@@ -1,31 +1,23 @@
 """The codecs of updates, compiled by Numba. ``reference_rows`` and ``reference`` specify them.
 
-Int8 rows are explained in ``resident``. A vector's largest elements are found
-by their integer bits: of two positive floats the larger has the larger bits.
+Int8 rows are explained in ``resident``, stochastic rounding in ``rounding``. A vector's
+largest elements are found by their integer bits: of two positive floats the larger has
+the larger bits.
 """
 
 # ruff: noqa: PLR0917 - a kernel takes its arguments by position, in C too
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from kellet.kernels._jit import inlined, jit
-from kellet.kernels.resident import (
-    FLIP,
-    INDEX,
-    INFINITE,
-    LARGEST,
-    MAGNITUDE,
-    OFFSET,
-    ONE,
-    SMALLEST,
-    STEPS,
-    UPPER,
-    clamped,
-    rounded,
-)
+from kellet.kernels.resident import INFINITE, LARGEST, MAGNITUDE, ONE, SMALLEST
+from kellet.kernels.rounding import LIMIT, OFFSET, STEPS, Position, clamped, over_row, rounded
 
 __all__ = [
     "add_weighted",
@@ -52,50 +44,66 @@ def _scale(v: F32, start: np.uint64, length: np.uint64, headroom: np.float32) ->
     for j in range(length):
         i = start + j
         top = max(top, np.int32(np.float32(v[i]).view(np.int32) & MAGNITUDE))
-    scale = np.int32(top).view(np.float32) * headroom / UPPER
+    scale = np.int32(top).view(np.float32) * headroom / LIMIT
     scale = scale if scale > SMALLEST else SMALLEST
     return scale if top < INFINITE and scale <= LARGEST else np.float32(0)
+
+
+@inlined
+def _to_nearest(operands: Any, length: np.uint64, first: np.uint32, seed: np.uint32) -> None:
+    q, v, start, inverse = operands
+    for j in range(length):
+        i = start + j
+        whole = clamped(v[i] * inverse) + TO_INTEGER
+        q[i] = np.int8(np.float32(whole).view(np.int32))
+
+
+@inlined
+def _draw(operands: Any, j: Position, uniform: np.uint32) -> None:
+    q, v, start, inverse = operands
+    i = start + j
+    q[i] = np.int8(rounded(clamped(v[i] * inverse) * STEPS + OFFSET, uniform))
+
+
+def _quantise_by(round_row: Callable[..., None]) -> Callable[..., np.int64]:
+    """Return the loop over rows, which gives the first that has no scale, or -1."""
+
+    @inlined
+    def quantise_rows(
+        q: I8, scales: F32, v: F32, layout: I64, headroom: np.float32, seed: np.uint32,
+        segments: np.int64,
+    ) -> np.int64:  # fmt: skip
+        r = start = np.uint64(0)
+        bad = np.int64(-1)
+        for segment in range(segments):
+            length = np.uint64(layout[2 * segment + 1])
+            for _ in range(layout[2 * segment]):
+                scale = _scale(v, start, length, headroom)
+                if scale == 0:
+                    if bad < 0:
+                        bad = np.int64(r)
+                    scales[r] = 1
+                    for i in range(start, start + length):
+                        q[i] = 0
+                else:
+                    scales[r] = scale
+                    operands = (q, v, start, np.float32(1) / scale)
+                    round_row(operands, length, np.uint32(start), seed)
+                r += ONE
+                start += length
+        return bad
+
+    return quantise_rows
+
+
+_nearest, _stochastic = _quantise_by(_to_nearest), _quantise_by(over_row(_draw))
 
 
 @jit
 def quantise(
     q: I8, scales: F32, v: F32, layout: I64, headroom: np.float32, segments: np.int64
 ) -> np.int64:
-    r = start = np.uint64(0)
-    bad = np.int64(-1)
-    for segment in range(segments):
-        length = np.uint64(layout[2 * segment + 1])
-        for _ in range(layout[2 * segment]):
-            scale = _scale(v, start, length, headroom)
-            if scale == 0:
-                if bad < 0:
-                    bad = np.int64(r)
-                scales[r] = 1
-                for j in range(length):
-                    i = start + j
-                    q[i] = 0
-            else:
-                scales[r] = scale
-                inverse = np.float32(1) / scale
-                for j in range(length):
-                    i = start + j
-                    whole = clamped(v[i] * inverse) + TO_INTEGER
-                    q[i] = np.int8(np.float32(whole).view(np.int32))
-            r += ONE
-            start += length
-    return bad
-
-
-@inlined
-def _round_row(
-    q: I8, v: F32, start: np.uint64, length: np.uint64, inverse: np.float32, seed: np.uint32
-) -> None:
-    counter = np.uint32(np.uint32(start) * INDEX)
-    for j in range(length):
-        i = start + j
-        bits = np.float32(clamped(v[i] * inverse) * STEPS + OFFSET).view(np.int32)
-        q[i] = rounded(bits, counter, seed) ^ FLIP
-        counter = np.uint32(counter + INDEX)
+    return _nearest(q, scales, v, layout, headroom, np.uint32(0), segments)
 
 
 @jit
@@ -103,25 +111,7 @@ def quantise_stochastic(
     q: I8, scales: F32, v: F32, layout: I64, headroom: np.float32, seed: np.uint32,
     segments: np.int64,
 ) -> np.int64:  # fmt: skip
-    r = start = np.uint64(0)
-    bad = np.int64(-1)
-    for segment in range(segments):
-        length = np.uint64(layout[2 * segment + 1])
-        for _ in range(layout[2 * segment]):
-            scale = _scale(v, start, length, headroom)
-            if scale == 0:
-                if bad < 0:
-                    bad = np.int64(r)
-                scales[r] = 1
-                for j in range(length):
-                    i = start + j
-                    q[i] = 0
-            else:
-                scales[r] = scale
-                _round_row(q, v, start, length, np.float32(1) / scale, seed)
-            r += ONE
-            start += length
-    return bad
+    return _stochastic(q, scales, v, layout, headroom, seed, segments)
 
 
 @jit

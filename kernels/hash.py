@@ -2,16 +2,39 @@
 
 Everything is arithmetic modulo 2**32: for the element ``index``,
 ``h = mix(index * 0x9E3779B1 ^ seed32(seed, step))``; a sign is bit 31 of h
-(set means -1), the 16-bit uniform is ``h >> 16``.
+(set means -1).
+
+A uniform has 15 bits, for so many has the fraction that it rounds, and one hash gives
+two: the upper one is ``h >> 17``, the lower one the last 15 bits of h. Which one an element
+takes depends on its position in its row:
+
+- In a whole group of 64 elements, counted from the row's start, the first 32 take the upper
+  uniform of the hash of their own index, the others the lower one of the index 32 before.
+- The row's last ``length % 64`` elements take the upper one of their own.
+
+So nothing counts but seed, step, the element's index and its row. ``uniform`` says it in Python.
 """
 
 from __future__ import annotations
 
-__all__ = ["INDEX_FACTOR", "MIX_FACTOR_1", "MIX_FACTOR_2", "at_step", "fold", "mix", "seed32"]
+__all__ = [
+    "GROUP",
+    "INDEX_FACTOR",
+    "MIX_FACTOR_1",
+    "MIX_FACTOR_2",
+    "UNIFORM_BITS",
+    "at_step",
+    "fold",
+    "mix",
+    "seed32",
+    "uniform",
+]
 
 INDEX_FACTOR = 0x9E3779B1
 MIX_FACTOR_1 = 0x7FEB352D
 MIX_FACTOR_2 = 0x846CA68B
+GROUP = 64  # elements of a row that 32 hashes serve
+UNIFORM_BITS = 15
 _MASK = 0xFFFFFFFF
 
 
@@ -22,6 +45,14 @@ def mix(h: int) -> int:
     h ^= h >> 15
     h = h * MIX_FACTOR_2 & _MASK
     return h ^ h >> 16
+
+
+def uniform(index: int, position: int, length: int, seed32: int) -> int:
+    """Return the uniform of an element at a position of a row of ``length``, in [0, 2**15)."""
+    second = position < length - length % GROUP and position % GROUP >= GROUP // 2
+    at = index - (GROUP // 2 if second else 0)
+    h = mix(at * INDEX_FACTOR & _MASK ^ seed32)
+    return h & (1 << UNIFORM_BITS) - 1 if second else h >> 32 - UNIFORM_BITS
 
 
 def seed32(seed: int, step: int = 0) -> int:

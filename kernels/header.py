@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from kellet.kernels import reference
-from kellet.kernels.table import KERNELS
+from kellet.kernels.table import KERNELS, ROOM
 from kellet.kernels.targets import TARGETS
 
 __all__ = ["c_header", "c_type"]
@@ -27,8 +27,8 @@ _TOP = """\
  *   behind its name below; that of the first is passed last, and may be 0.
  * - A written array overlaps no other.
  * - Int8 rows are q[n] with a scale a row, scales[rows]. layout is pairs of (rows, their length),
- *   one a segment, which cover both; kept is room for one row. first is what the position of q[0]
- *   counts as in the hash.
+ *   one a segment, which cover both. room is to work in: as long as the longest row, and at least
+ *   {room}. first is what the position of q[0] counts as in the hash.
  * - The floating-point environment is C's initial one: rounding to nearest,
  *   denormal numbers kept.
  * - Two calls may run at the same time where neither writes what the other reads.
@@ -67,7 +67,7 @@ extern const char kellet_kernels_identity[];
 def c_header(target: str, kernels: Iterable[str] | None = None) -> str:
     """Return the header, in C99, for the kernels (by default all) that a target's file holds."""
     held = tuple(KERNELS if kernels is None else kernels)
-    parts = [_TOP.format(target=target, about=TARGETS[target].about)]
+    parts = [_TOP.format(target=target, about=TARGETS[target].about, room=ROOM)]
     left_out = [f"kellet_{kernel}" for kernel in KERNELS if kernel not in held]
     if left_out:
         reason = "Not on this target, as they compute in double precision, which it has not: "

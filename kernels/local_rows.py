@@ -20,6 +20,7 @@ from kellet.kernels._backend import active
 from kellet.kernels._options import with_options
 from kellet.kernels.hash import at_step, fold
 from kellet.kernels.rows import Int8Rows, RowsPart, parts_of
+from kellet.kernels.table import ROOM
 
 __all__ = [
     "OPERANDS",
@@ -225,7 +226,7 @@ def _in_pieces(kernel: str, held: tuple[Any, ...], layout: I64) -> Callable[...,
                 arrays.append(operand[part.elements])
         last: tuple[int, ...] = (part.layout.size // 2,)
         if resident:
-            arrays.insert(2, np.empty(int(part.layout[1::2].max(initial=0)), np.int8))
+            arrays.insert(2, np.empty(int(part.layout[1::2].max(initial=ROOM)), np.int8))
             last = (part.elements.start, *last)
         run = computes.bind(kernel, (*arrays, part.layout))
         return lambda *scalars: int(run(*scalars, *last) or 0)

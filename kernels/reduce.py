@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet.kernels._jit import inlined, jit
-from kellet.kernels.hash import INDEX_FACTOR, MIX_FACTOR_1, MIX_FACTOR_2
+from kellet.kernels.hash import INDEX_FACTOR
+from kellet.kernels.rounding import hashed
 from kellet.kernels.table import GRID_BITS, GRID_LIMIT
 
 __all__ = [
@@ -47,8 +48,6 @@ ZERO = np.uint64(0)
 ONE = np.uint64(1)
 TWO = np.uint64(2)
 INDEX = np.uint32(INDEX_FACTOR)
-MIX_1 = np.uint32(MIX_FACTOR_1)
-MIX_2 = np.uint32(MIX_FACTOR_2)
 
 
 @inlined
@@ -243,13 +242,7 @@ def squares_of_blocks(sums: F64, v: F32) -> None:
 def signed_digest(q: I64, seed: np.uint32) -> np.uint64:
     total = ZERO
     for i in range(q.size):
-        h = np.uint32(np.uint32(i) * INDEX) ^ seed
-        h ^= h >> np.uint32(16)
-        h = np.uint32(h * MIX_1)
-        h ^= h >> np.uint32(15)
-        h = np.uint32(h * MIX_2)
-        # The finaliser's last step leaves bit 31 as it is.
-        if h >> np.uint32(31):
+        if hashed(np.uint32(np.uint32(i) * INDEX), seed) >> np.uint32(31):
             total -= np.uint64(q[i])
         else:
             total += np.uint64(q[i])

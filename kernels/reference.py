@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kellet.kernels.hash import INDEX_FACTOR, MIX_FACTOR_1, MIX_FACTOR_2
 from kellet.kernels.reference_rows import (
     dequantise,
     dequantise_add,
+    hashed,
     int8_prox_step,
     int8_prox_step_full,
     int8_scaffold_step,
@@ -237,12 +237,7 @@ def squares_of_blocks(sums: F64, v: F32) -> None:
 
 def signed_digest(q: I64, seed: np.uint32) -> int:
     """``sum_j r_j*q_j`` modulo 2**64, r_j = -1 where bit 31 of the hash of (seed, j) is set."""
-    h = np.arange(q.size, dtype=np.uint32) * np.uint32(INDEX_FACTOR) ^ seed
-    h ^= h >> 16
-    h *= np.uint32(MIX_FACTOR_1)
-    h ^= h >> 15
-    h *= np.uint32(MIX_FACTOR_2)
-    h ^= h >> 16
+    h = hashed(np.arange(q.size, dtype=np.uint32), seed)
     terms = q.view(np.uint64)
     # Addition modulo 2**64 has no order, so a library's sum is safe here.
     return int(np.add.reduce(np.where(h >> 31, -terms, terms), dtype=np.uint64))

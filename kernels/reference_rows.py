@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kellet.kernels.hash import INDEX_FACTOR, MIX_FACTOR_1, MIX_FACTOR_2
+from kellet.kernels.hash import (
+    GROUP,
+    INDEX_FACTOR,
+    MIX_FACTOR_1,
+    MIX_FACTOR_2,
+    UNIFORM_BITS,
+)
 from kellet.kernels.reference_steps import scaffold_step_shift
 from kellet.kernels.table import LARGEST_SCALE, REFIT, SMALLEST_SCALE
 
@@ -38,21 +44,30 @@ I8 = NDArray[np.int8]
 I64 = NDArray[np.int64]
 U32 = NDArray[np.uint32]
 
-STEPS = np.float32(1 << 15)  # of a rounded value's fraction in one unit
-OFFSET = np.float32((1 << 23) + (128 << 15))
+STEPS = np.float32(1 << UNIFORM_BITS)  # of a rounded value's fraction in one unit
+OFFSET = np.float32((1 << 23) + (128 << UNIFORM_BITS))
 LIMIT = np.float32(127)
 
 
-def uniforms(n: int, first: int | np.uint32, seed: np.uint32) -> U32:
-    """The 16-bit uniforms of n elements: the upper half of the hash of (seed, first + j)."""
-    h: U32 = (np.arange(n, dtype=np.uint32) + np.uint32(first)) * np.uint32(INDEX_FACTOR) ^ seed
+def hashed(index: U32, seed: np.uint32) -> U32:
+    """The hash of each index."""
+    h: U32 = index * np.uint32(INDEX_FACTOR) ^ seed
     h ^= h >> 16
     h *= np.uint32(MIX_FACTOR_1)
     h ^= h >> 15
     h *= np.uint32(MIX_FACTOR_2)
     h ^= h >> 16
-    h >>= 16
     return h
+
+
+def uniforms(shape: tuple[int, int], first: int | np.uint32, seed: np.uint32) -> U32:
+    """The uniforms, as ``hash`` says, of rows of one length, whose first element has that index."""
+    rows, length = shape
+    position = np.arange(length)
+    second = (position < length - length % GROUP) & (position % GROUP >= GROUP // 2)
+    index = np.arange(rows * length, dtype=np.uint32).reshape(shape) + np.uint32(first)
+    h = hashed(index - np.where(second, GROUP // 2, 0).astype(np.uint32), seed)
+    return np.where(second, h & ((1 << UNIFORM_BITS) - 1), h >> (32 - UNIFORM_BITS))
 
 
 def segments_of(layout: I64, segments: np.int64) -> Iterator[tuple[slice, slice, tuple[int, int]]]:
@@ -65,24 +80,29 @@ def segments_of(layout: I64, segments: np.int64) -> Iterator[tuple[slice, slice,
         start += rows * length
 
 
-def fixed(v: Any) -> Any:
+def fixed(v: Any) -> F32:
     """``2**23 + (v + 128)*2**15``: for v in [-128, 128) the mantissa is v with 15 bits of fraction.
 
     The sum rounds, ties to even, and its exponent never changes.
     """
-    return v * STEPS + OFFSET
+    held: F32 = v * STEPS + OFFSET
+    return held
 
 
-def stochastic(v: F32, u: U32) -> I8:
-    """``floor(v + u/2**16)`` of a value as ``fixed`` holds it."""
-    mantissa = v.view(np.uint32) & 0x7FFFFF
-    return (((2 * mantissa + u) >> 16).astype(np.int32) - 128).astype(np.int8)
+def stochastic(v: F32, u: U32) -> NDArray[np.int32]:
+    """``floor(v + u/2**15)`` of a value as ``fixed`` holds it; beyond int8 if it cannot hold it."""
+    return (v.view(np.uint32) + u - OFFSET.view(np.uint32)).view(np.int32) >> UNIFORM_BITS
 
 
 def magnitude(v: F32) -> NDArray[np.int32]:
     """The integer bits of each row's largest ``|v|``: ordered as the values are, NaN above all."""
     top: NDArray[np.int32] = (v.view(np.int32) & 0x7FFFFFFF).max(axis=1, initial=0)
     return top
+
+
+def bits_of(v: float) -> int:
+    """The integer bits of one value."""
+    return int(np.float32(v).view(np.int32))
 
 
 def select(condition: NDArray[np.bool_], this: Any, other: Any) -> F32:
@@ -116,7 +136,7 @@ def _full(corrected: Corrected, clip: np.float32, decay: np.float32) -> Correcte
 
 
 def int8_sgd_step(
-    q: I8, scales: F32, kept: I8, g: F32, layout: I64,
+    q: I8, scales: F32, room: I8, g: F32, layout: I64,
     lr: np.float32, seed: np.uint32, first: np.uint32, segments: np.int64,
 ) -> int:  # fmt: skip
     """``y -= lr*g`` on int8 rows; the number of rows left as they were."""
@@ -125,7 +145,7 @@ def int8_sgd_step(
 
 
 def int8_prox_step(
-    q: I8, scales: F32, kept: I8, g: F32, x: I8, x_scales: F32, layout: I64,
+    q: I8, scales: F32, room: I8, g: F32, x: I8, x_scales: F32, layout: I64,
     lr: np.float32, mu: np.float32, seed: np.uint32, first: np.uint32, segments: np.int64,
 ) -> int:  # fmt: skip
     """``y -= lr*(g + mu*(y - x))`` on int8 rows; the number of rows left as they were."""
@@ -134,7 +154,7 @@ def int8_prox_step(
 
 
 def int8_scaffold_step(
-    q: I8, scales: F32, kept: I8, g: F32, d: I8, d_scales: F32, layout: I64,
+    q: I8, scales: F32, room: I8, g: F32, d: I8, d_scales: F32, layout: I64,
     lr: np.float32, seed: np.uint32, first: np.uint32, segments: np.int64,
 ) -> int:  # fmt: skip
     """``y -= lr*(g + d)`` on int8 rows; the number of rows left as they were."""
@@ -143,7 +163,7 @@ def int8_scaffold_step(
 
 
 def int8_sgd_step_full(
-    q: I8, scales: F32, kept: I8, g: F32, layout: I64,
+    q: I8, scales: F32, room: I8, g: F32, layout: I64,
     lr: np.float32, clip: np.float32, decay: np.float32,
     seed: np.uint32, first: np.uint32, segments: np.int64,
 ) -> int:  # fmt: skip
@@ -153,7 +173,7 @@ def int8_sgd_step_full(
 
 
 def int8_prox_step_full(
-    q: I8, scales: F32, kept: I8, g: F32, x: I8, x_scales: F32, layout: I64,
+    q: I8, scales: F32, room: I8, g: F32, x: I8, x_scales: F32, layout: I64,
     lr: np.float32, mu: np.float32, clip: np.float32, decay: np.float32,
     seed: np.uint32, first: np.uint32, segments: np.int64,
 ) -> int:  # fmt: skip
@@ -163,7 +183,7 @@ def int8_prox_step_full(
 
 
 def int8_scaffold_step_full(
-    q: I8, scales: F32, kept: I8, g: F32, d: I8, d_scales: F32, layout: I64,
+    q: I8, scales: F32, room: I8, g: F32, d: I8, d_scales: F32, layout: I64,
     lr: np.float32, clip: np.float32, decay: np.float32,
     seed: np.uint32, first: np.uint32, segments: np.int64,
 ) -> int:  # fmt: skip
@@ -179,11 +199,15 @@ def _step(
 ) -> int:  # fmt: skip
     """Walk against the corrected gradient, in units of each row's scale, and round.
 
-    ``v = q - (lr/scale)*corrected``. A row keeps its scale if its largest
-    ``|v|``, as ``fixed`` rounds it, lies in [57, 127]. Else its scale is multiplied
-    by ``1.08/127`` times its largest ``|v|``, and v divided by as much. A row is left
-    as it was where that is not finite or beyond the largest scale; a row that
-    comes to zeros keeps its scale.
+    The moves ``floor(u - (lr/scale)*corrected)`` are added to a row if the largest magnitude
+    that it then has lies in [58, 126], and no move is -128 or 127, or beyond. Any other row is
+    looked at as it would be, ``v = q - (lr/scale)*corrected``. It keeps its scale if its largest
+    ``|v|`` lies in [57, 127], or is 0; else its scale is multiplied by ``1.08/127`` times its
+    largest ``|v|``, and v divided by as much. Then v is rounded by the same uniforms. A row is
+    left as it was where its largest ``|v|`` is not finite, or its scale would exceed the largest.
+
+    So a row has another scale if and only if v calls for it, whatever was drawn: what is in
+    range once it is rounded, a unit within the bounds, was in range before.
     """
     left = 0
     for rows, elements, shape in segments_of(layout, segments):
@@ -196,25 +220,26 @@ def _step(
             other[elements].reshape(shape).astype(np.float32),
             other_scales[rows, None],
         )
+        u = uniforms(shape, first + np.uint32(elements.start), seed)
         rate = lr / scale
+        moves = stochastic(OFFSET - rate * STEPS * gradient, u)
+        moved = old + moves
+        most = np.abs(moved).max(axis=1, keepdims=True)
+        adds = (most >= 58) & (most <= 126)
+        adds &= ((moves > -127) & (moves < 127)).all(axis=1, keepdims=True)
+
         v = old - rate * gradient
         top = magnitude(v)[:, None]
-        kept = fixed(old) - rate * STEPS * gradient
-        inside = (fixed(-LIMIT) <= kept) & (kept <= fixed(LIMIT))
-        large = (kept <= fixed(np.float32(-57))) | (kept >= fixed(np.float32(57)))
-        keeps = inside.all(axis=1, keepdims=True) & large.any(axis=1, keepdims=True)
-
+        keeps = (top >= bits_of(57)) & (top <= bits_of(127)) | (top == 0)
         wanted = scale * top.view(np.float32) * np.float32(REFIT)
         wanted = select(wanted > SMALLEST_SCALE, wanted, SMALLEST_SCALE)
-        wanted = np.where(top == 0, scale, wanted)
-        holds = np.isfinite(top.view(np.float32)) & (wanted <= LARGEST_SCALE)
-        refits = ~keeps & (holds | (top == 0))
-        refitted = fixed(clamped(v * (scale / wanted)))
-        u = uniforms(old.size, first + np.uint32(elements.start), seed).reshape(shape)
-        new = stochastic(np.where(keeps, kept, refitted), u)
-        q[elements] = np.where(keeps | refits, new, q[elements].reshape(shape)).reshape(-1)
-        scales[rows] = np.where(refits, wanted, scale)[:, 0]
-        left += int(np.count_nonzero(~(keeps | refits)))
+        wanted = np.where(keeps, scale, wanted)
+        holds = keeps | (np.isfinite(top.view(np.float32)) & (wanted <= LARGEST_SCALE))
+        placed = stochastic(fixed(clamped(v * (scale / wanted))), u)
+        new = np.where(adds, moved, np.where(holds, placed, old))
+        q[elements] = new.astype(np.int8).reshape(-1)
+        scales[rows] = np.where(~adds & holds, wanted, scale)[:, 0]
+        left += int(np.count_nonzero(~(adds | holds)))
     return left
 
 
@@ -253,10 +278,11 @@ def quantise_stochastic(
     q: I8, scales: F32, v: F32, layout: I64, headroom: np.float32, seed: np.uint32,
     segments: np.int64,
 ) -> int:  # fmt: skip
-    """``q = floor(v/scale + u)`` with the uniforms of (seed, index); else as ``quantise``."""
+    """``q = floor(v/scale + u)``, u by the hash of seed and index; else as ``quantise``."""
 
     def by_hash(t: F32, elements: slice) -> I8:
-        return stochastic(fixed(t), uniforms(t.size, elements.start, seed).reshape(t.shape))
+        u = uniforms((t.shape[0], t.shape[1]), elements.start, seed)
+        return stochastic(fixed(t), u).astype(np.int8)
 
     return _quantise(q, scales, v, layout, headroom, segments, by_hash)
 

@@ -7,8 +7,9 @@ given the length of its first array alone, so that a kernel asks no other for
 its size. Kernels compute and never check: the public functions have done so.
 
 Int8 rows are ``q`` [n] with a scale a row, [rows]; ``layout`` is pairs of
-(rows, their length), one a segment, which cover both. ``kept`` is room for one
-row; ``first`` is what the position of q[0] counts as in the hash.
+(rows, their length), one a segment, which cover both. ``room`` is for the moves of
+one row, or of short rows together, [max(longest row, ROOM)]; ``first`` is what the
+position of q[0] counts as in the hash.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = [
     "KERNELS",
     "LARGEST_SCALE",
     "REFIT",
+    "ROOM",
     "SMALLEST_SCALE",
     "Kernel",
 ]
@@ -31,6 +33,7 @@ GRID_LIMIT = 2.0**14  # a value must lie strictly inside
 # Scales of int8 rows. Between the bounds no quotient of two overflows.
 SMALLEST_SCALE = 2.0**-40
 LARGEST_SCALE = 2.0**80
+ROOM = 1024  # the least room of the steps on int8 rows, in bytes
 REFIT = 1.08 / 127  # a refitted row's largest magnitude becomes 127 less a reserve of 8 %
 
 
@@ -43,6 +46,7 @@ class Kernel(NamedTuple):
     scalars: tuple[str, ...] = ()
     result: str = ""
     lengths: tuple[str, ...] = ()  # of the arrays, where they differ
+    wide: bool = False  # whether AVX-512's full registers pay
 
 
 KERNELS = {
@@ -66,7 +70,8 @@ KERNELS = {
         3,
         ("f4", "u4", "u4", "i8"),
         "i8",
-        ("n", "rows", "longest", "n", "2*segments"),
+        ("n", "rows", "room", "n", "2*segments"),
+        wide=True,
     ),
     "int8_prox_step": Kernel(
         "int8_prox_step",
@@ -74,7 +79,8 @@ KERNELS = {
         3,
         ("f4", "f4", "u4", "u4", "i8"),
         "i8",
-        ("n", "rows", "longest", "n", "n", "rows", "2*segments"),
+        ("n", "rows", "room", "n", "n", "rows", "2*segments"),
+        wide=True,
     ),
     "int8_scaffold_step": Kernel(
         "int8_scaffold_step",
@@ -82,7 +88,8 @@ KERNELS = {
         3,
         ("f4", "u4", "u4", "i8"),
         "i8",
-        ("n", "rows", "longest", "n", "n", "rows", "2*segments"),
+        ("n", "rows", "room", "n", "n", "rows", "2*segments"),
+        wide=True,
     ),
     "int8_sgd_step_full": Kernel(
         "int8_sgd_step_full",
@@ -90,7 +97,7 @@ KERNELS = {
         3,
         ("f4", "f4", "f4", "u4", "u4", "i8"),
         "i8",
-        ("n", "rows", "longest", "n", "2*segments"),
+        ("n", "rows", "room", "n", "2*segments"),
     ),
     "int8_prox_step_full": Kernel(
         "int8_prox_step_full",
@@ -98,7 +105,7 @@ KERNELS = {
         3,
         ("f4", "f4", "f4", "f4", "u4", "u4", "i8"),
         "i8",
-        ("n", "rows", "longest", "n", "n", "rows", "2*segments"),
+        ("n", "rows", "room", "n", "n", "rows", "2*segments"),
     ),
     "int8_scaffold_step_full": Kernel(
         "int8_scaffold_step_full",
@@ -106,7 +113,7 @@ KERNELS = {
         3,
         ("f4", "f4", "f4", "u4", "u4", "i8"),
         "i8",
-        ("n", "rows", "longest", "n", "n", "rows", "2*segments"),
+        ("n", "rows", "room", "n", "n", "rows", "2*segments"),
     ),
     "scaffold_step_shift_rows": Kernel(
         "scaffold_step_shift_rows",

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.kernel_inputs import random_layout
 
 from kellet import kernels
-from kellet.kernels import Int8Rows
-from kellet.kernels.hash import INDEX_FACTOR, mix, seed32
+from kellet.kernels import Int8Rows, reference_rows
+from kellet.kernels.hash import INDEX_FACTOR, mix, seed32, uniform
 
 pytestmark = pytest.mark.usefixtures("each_backend")
 
@@ -81,12 +81,68 @@ def test_mu_zero_is_sgd_to_the_bit() -> None:
 @settings(deadline=None)
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 def test_rounding_is_by_the_hash_of_seed_step_and_index(seed: int, count: int) -> None:
-    fractions = np.arange(64) / 64
-    y = rows([100, *[0] * 63], 0.5)
-    step(y, -fractions.astype(np.float32), seed=seed, count=count)
-    for i, fraction in enumerate(fractions):
-        uniform = mix(i * INDEX_FACTOR % 2**32 ^ seed32(seed, count)) >> 16
-        assert y.values[i] == (100 if i == 0 else 0) + (fraction + uniform / 2**16 >= 1)
+    lengths = [64, 150, 3, 128]
+    index = 0
+    g = np.arange(sum(lengths), dtype=np.float32) % 64 / 64
+    for length in lengths:
+        g[index] = 0  # where each row's 100 stands
+        index += length
+    y = rows(np.zeros(g.size), [0.5] * 4, [1, 64, 1, 150, 1, 3, 1, 128])
+    starts = np.cumsum([0, *lengths[:-1]])
+    y.values[starts] = 100
+    step(y, -g, seed=seed, count=count)
+    for start, length in zip(starts.tolist(), lengths, strict=True):
+        for j in range(1, length):
+            drawn = uniform(start + j, j, length, seed32(seed, count))
+            assert y.values[start + j] == (g[start + j] + drawn / 2**15 >= 1)
+
+
+def test_uniforms_by_hand() -> None:
+    seed = seed32(3, 1)
+    h = mix(7 * INDEX_FACTOR % 2**32 ^ seed)
+    assert uniform(7, 7, 64, seed) == h >> 17
+    assert uniform(39, 39, 64, seed) == h & 0x7FFF
+    # Without 64 in the row, or after the last 64, each has its own.
+    other = mix(39 * INDEX_FACTOR % 2**32 ^ seed)
+    assert uniform(39, 39, 63, seed) == uniform(39, 70, 100, seed) == other >> 17
+
+
+def drawn_by(seed: int, count: int, n: int = 1 << 18) -> Any:
+    """Return the uniforms [n/64, 64] of rows of 64."""
+    return reference_rows.uniforms((n // 64, 64), 0, np.uint32(seed32(seed, count)))
+
+
+def deviation(table: Any) -> float:
+    """Return by how many deviations a chi-square of equally likely cells is off."""
+    expected = table.sum() / table.size
+    freedom = table.size - 1
+    return float(abs(((table - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom))
+
+
+def joint(a: Any, b: Any, shift: int) -> float:
+    """The same for four bits of one against four bits of the other, from bit ``shift``."""
+    cells = (a.ravel() >> shift & 15) * 16 + (b.ravel() >> shift & 15)
+    return deviation(np.bincount(cells, minlength=256))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_both_uniforms_of_a_hash_are_uniform_and_independent(seed: int) -> None:
+    u, later = drawn_by(seed, 0), drawn_by(seed, 1)
+    first, second = u[:, :32], u[:, 32:]
+    for half in (first, second):
+        assert deviation(np.bincount(half.ravel() >> 5, minlength=1024)) < 4.5
+        assert deviation(np.bincount(half.ravel() & 1023, minlength=1024)) < 4.5
+    for shift in (0, 4, 8, 11):
+        assert joint(first, second, shift) < 4.5  # of one hash
+        assert joint(first, later[:, :32], shift) < 4.5
+        assert joint(second, later[:, 32:], shift) < 4.5
+        assert joint(first, later[:, 32:], shift) < 4.5
+        for lag in (1, 2, 4, 8, 16):
+            assert joint(first[:, lag:], first[:, :-lag], shift) < 4.5
+            assert joint(second[:, lag:], second[:, :-lag], shift) < 4.5
+            assert joint(first[:, lag:], second[:, :-lag], shift) < 4.5
+        for lag in (1, 2, 16, 256):
+            assert joint(second[lag:], second[:-lag], shift) < 4.5
 
 
 def test_rounding_is_unbiased() -> None:
@@ -109,7 +165,7 @@ def test_steps_are_rounded_independently() -> None:
         drawn.append(y.values - 60.5)
     for a, b in ((0, 1), (0, 2), (1, 2)):
         assert abs(np.mean(drawn[a] * drawn[b])) < 4 * 0.25 / np.sqrt(n)
-    for lag in (1, 2, 64):
+    for lag in (1, 2, 31, 32, 33, 64):
         assert abs(np.mean(drawn[0][lag:] * drawn[0][:-lag])) < 4 * 0.25 / np.sqrt(n)
 
 
@@ -134,6 +190,30 @@ def test_weights_without_a_gradient_do_not_move(n: int, seed: int, lr: float) ->
     assert step(y, np.zeros(n, np.float32), lr, seed=seed) == 0
     assert y.values.tobytes() == before.values.tobytes()
     assert y.scales.tobytes() == before.scales.tobytes()
+
+
+def test_rounding_is_unbiased_whether_or_not_the_scale_stays() -> None:
+    # The first weight's row comes near 127 or 57, so that the draw decides how it is looked at.
+    n = 1 << 15
+    for v in (125.7, 126.6, 127.4, 57.3, 56.6):
+        values = np.zeros((n // 64, 64), np.int8)
+        values[:, 0] = 100
+        y = rows(values.ravel(), np.ones(n // 64), [n // 64, 64])
+        g = np.zeros((n // 64, 64), np.float32)
+        g[:, 0] = 100 - v
+        total = []
+        for count in range(40):
+            own = y.copy()
+            assert step(own, g.ravel(), lr=1.0, seed=6, count=count) == 0
+            assert len(set(own.scales.tolist())) == 1
+            total.append(kernels.dequantise(own)[::64])
+        assert abs(np.mean(total) - v) < 4 * 0.55 / np.sqrt(n / 64 * 40)
+
+
+def test_a_large_move_within_the_range_is_taken() -> None:
+    y = rows([100, -127, 60], 0.5)
+    assert step(y, f32(180, -227, 0)) == 0
+    assert (y.values.tolist(), y.scales.tolist()) == ([-80, 100, 60], [0.5])
 
 
 # Scales

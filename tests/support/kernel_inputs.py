@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kellet.kernels import reference
-from kellet.kernels.table import GRID_LIMIT, KERNELS
+from kellet.kernels.table import GRID_LIMIT, KERNELS, ROOM
 
 __all__ = [
     "BACKENDS",
@@ -75,7 +75,7 @@ def sizes(kernel: str, n: int, layout: Any) -> dict[str, int]:
         n = min(n, 9)
     lengths = {"n": n, "1024*n": 1024 * n, "2048": 2048, "k": max(1, n // 3) if n else 0}
     lengths |= {"2*segments": layout.size, "segments": layout.size // 2}
-    lengths |= {"rows": int(layout[::2].sum()), "longest": int(layout[1::2].max(initial=0))}
+    lengths |= {"rows": int(layout[::2].sum()), "room": int(layout[1::2].max(initial=ROOM))}
     return lengths
 
 
@@ -142,7 +142,7 @@ def run(
 def clear_room(kernel: str, arrays: tuple[Any, ...]) -> None:
     """Make zeros of what a kernel only works in: the contract says nothing of its contents."""
     for name, array in zip(parameters(kernel), arrays, strict=False):
-        if name == "kept":
+        if name == "room":
             array[:] = 0
 
 
