@@ -46,7 +46,7 @@ F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
 I64 = NDArray[np.int64]
 
-ONE = np.uint64(1)
+ZERO, ONE = np.uint64(0), np.uint64(1)
 ROOM_SIZE = np.uint64(ROOM)
 LOWEST, HIGHEST = -128, 127
 MAGNITUDE = np.int32(0x7FFFFFFF)
@@ -204,26 +204,24 @@ def _step_of(
         q: I8, scales: F32, room: I8, g: F32, other: I8, other_scales: F32, layout: I64,
         lr: np.float32, terms: Any, seed: np.uint32, first: np.uint32, segments: np.int64,
     ) -> int:  # fmt: skip
-        r = start = np.uint64(0)
+        r = start = ZERO
         left = 0
         for segment in range(segments):
             rows, length = np.uint64(layout[2 * segment]), np.uint64(layout[2 * segment + 1])
-            # Short rows go together: their moves are read back only once they are out of the
-            # store buffer, which does not hand out what several stores wrote.
-            together = max(ONE, ROOM_SIZE // length)
             end = r + rows
             while r < end:
-                count = min(together, end - r)
-                at = np.uint64(0)
-                for b in range(count):
-                    scale = scales[r + b]
-                    row = (q, scale, g, other, other_scales[r + b], terms)
+                # Short rows go together: their moves are read back only once they are out of the
+                # store buffer, which does not hand out what several stores wrote.
+                count = at = ZERO
+                while r + count < end and (count == 0 or at + length <= ROOM_SIZE):
+                    scale, other_scale = scales[r + count], other_scales[r + count]
+                    row = (q, scale, g, other, other_scale, terms)
                     i = start + at
                     operands = (row, i, lr / scale * STEPS, room, at)
-                    index = np.uint32(first + np.uint32(i))
-                    moves(operands, length, index, seed)
+                    moves(operands, length, np.uint32(first + np.uint32(i)), seed)
+                    count += ONE
                     at += length
-                at = np.uint64(0)
+                at = ZERO
                 for b in range(count):
                     i = start + at
                     if length == GROUP:  # code of its own, without remainders
