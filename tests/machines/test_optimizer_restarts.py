@@ -202,3 +202,20 @@ def test_a_ledger_of_an_earlier_version_opens(folder: Path) -> None:
         device.send([change])
     # 1, then the plain round that was open, then 2 and .5*2 + 2.
     assert again.machine.model.tolist() == [8.0]
+
+
+def test_a_late_update_moves_the_moments_by_its_damped_share() -> None:
+    """m = 3; then b, a round late, weighs 724/1024: m = .5*3 + 2*724/1024 = 2.9140625."""
+    lab = Lab(
+        linear_loss(1),
+        FedAvg(),
+        target=1,
+        late="buffer",
+        server_optimizer=FedAvgM(server_momentum=0.5),
+    )
+    a, b = Puppet(lab, "a"), Puppet(lab, "b")
+    late = b.body([2.0])
+    a.send([3.0])
+    assert b.deliver(*late).counted
+    assert lab.machine.model.tolist() == [5.9140625]
+    assert lab.ledger.moments() == ("avgm", np.array([2.9140625], "<f8").tobytes())
