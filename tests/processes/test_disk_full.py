@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from faults.rows import record
 from support.fleet import Child, Fleet, MakeFleet
 
 from kellet.sdk.errors import StorageError
@@ -71,6 +72,11 @@ def test_a_devices_disk_is_full(make_fleet: MakeFleet, disk: SmallDisk) -> None:
     assert fleet.device("a").end() == 0
     assert [aggregator.end(), device_b.end()] == [0, 0]
     fleet.check_undisturbed()
+    record(
+        "a device's disk full (a small tmpfs)",
+        2,
+        "ended with a clear error, went on once there was room; the undisturbed run's models",
+    )
 
 
 def test_the_aggregators_disk_is_full(make_fleet: MakeFleet, disk: SmallDisk) -> None:
@@ -95,6 +101,11 @@ def test_the_aggregators_disk_is_full(make_fleet: MakeFleet, disk: SmallDisk) ->
     assert fleet.aggregator().end() == 0
     assert [device.end() for device in (device_a, device_b, device_c)] == [0, 0, 0]
     fleet.check_undisturbed()
+    record(
+        "the aggregator's disk full (a small tmpfs): for an update, for a row, at its start",
+        3,
+        "told the device to wait, then ended with a clear error; the undisturbed run's models",
+    )
 
 
 @pytest.mark.parametrize("who", ["a", "aggregator"])
@@ -113,6 +124,11 @@ def test_a_file_may_not_grow(make_fleet: MakeFleet, who: str) -> None:
         aggregator = fleet.aggregator()
     assert [aggregator.end(), device_a.end(), device_b.end()] == [0, 0, 0]
     fleet.check_undisturbed()
+    record(
+        f"a file of the {'device' if who == 'a' else 'aggregator'} may not grow (RLIMIT_FSIZE)",
+        1,
+        "ended with a clear error, went on without the limit; the undisturbed run's models",
+    )
 
 
 def _ends_in_the_middle(fleet: Fleet, child: Child) -> None:
