@@ -136,6 +136,12 @@ class DeviceMachine:
         """The announcement being trained for; a driver stops training when it changes."""
         return self._training
 
+    @property
+    def hurried(self) -> bool:
+        """Whether a driver should end the training after the next step, to send what it has."""
+        working, newest = self._working, self._announced
+        return bool(self._training and working and newest and working.hurried(newest.round))
+
     def step(self, event: DeviceEvent, now: float) -> list[Effect | StartTraining]:
         """Take one event; what is to be done about it, in order."""
         if self.fatal or self.left:
@@ -270,8 +276,7 @@ class DeviceMachine:
         if isinstance(message, Idle):
             effects += self._drop_round()
             self._announced = None
-            effects.append(Report("idle", {"reason": message.reason, "round": message.round}))
-            return effects
+            return [*effects, Report("idle", {"reason": message.reason, "round": message.round})]
         wanted = [message]
         if self._working and (self._fetch or self._training) and self._working.outlives(message):
             wanted.append(self._working.round)
@@ -286,8 +291,7 @@ class DeviceMachine:
     def _drop_round(self) -> list[Effect | StartTraining]:
         """Let go of a round that is over; an update that is already pending stays."""
         effects: list[Effect | StartTraining] = list(self._fetch.cancel()) if self._fetch else []
-        self._fetch = None
-        self._training = None
+        self._fetch = self._training = None
         self._talk.let_go()
         return effects
 

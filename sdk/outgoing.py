@@ -58,6 +58,15 @@ class Announced:
         """Whether an update of this announcement may still be counted when ``newer`` is open."""
         return staleness(self.round, newer) is not None
 
+    def hurried(self, newer: Round) -> bool:
+        """Whether to send what there is: half of the rounds for which it is counted are over.
+
+        The other half is for the upload. A device that is always slower than its fleet's
+        rounds would else never be counted, and nobody would learn from its data.
+        """
+        late, stale = newer.buffering, staleness(self.round, newer)
+        return late is not None and stale is not None and 2 * stale > late.max_stale
+
 
 def update_of(
     store: Store, announced: Announced, outcome: Outcome, holdout: Holdout | None

@@ -220,7 +220,7 @@ class Device:
         wake = self._machine.wake
         if wake is not None and now >= wake:
             self._step(Tick(outbox.room), link, outbox, now)
-        self._worker.want(self._machine.training_base)
+        self._worker.want(self._machine.training_base, hurried=self._machine.hurried)
         if self._machine.fatal:
             raise self._machine.fatal
 

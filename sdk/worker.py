@@ -156,7 +156,7 @@ class TrainingWorker:
         self._opened: _Opened | None = None
         self._thread: threading.Thread | None = None
         self._wanted: bytes | None = None
-        self._loading = self._leaving = False
+        self._loading = self._leaving = self._hurried = False
         self._patience = _PATIENCE
         self.progress = (0, 0)
 
@@ -167,7 +167,7 @@ class TrainingWorker:
             if not self._ended(self._thread):
                 return
         announced = effect.announced
-        self._wanted = announced.base
+        self.want(announced.base)
         round_ = announced.round
         # The cache gives the blobs away: whoever trains lets go of them as early as can be.
         model, *control = self._cache.take(
@@ -187,9 +187,10 @@ class TrainingWorker:
         )
         self._thread.start()
 
-    def want(self, base: bytes | None) -> None:
-        """Stop unless this is what is being trained for."""
+    def want(self, base: bytes | None, *, hurried: bool = False) -> None:
+        """Stop unless this is what is being trained for; ``hurried``: end with what there is."""
         self._wanted = base
+        self._hurried = hurried
 
     def leave(self) -> None:
         """Announce ``stop``, from any thread or a signal handler: a wait is cut short."""
@@ -293,6 +294,8 @@ class TrainingWorker:
                 return "it is not wanted any more"
             if now > until:
                 return "the round's time is up"
+            if self._hurried:
+                return "the rounds have gone on"
             if now < next_look:
                 return ""
             next_look = now + _LOOK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -243,6 +244,9 @@ class DeviceNode(Node):
         y = np.arange(len(x)) % (fleet.plan.manifest.labels.classes or 1)
         self.data = Data(*fleet.plan.check_data(x, y))
         self.reason = ""  # why it may not train now
+        self.under_way: tuple[StartTraining, float, float] | None = None
+        self.whole = 1  # steps of the training that is under way
+        self.at_most: int | None = None  # steps that there is time for
         self.residuals: dict[tuple[bytes, int], Any] = {}  # of each update that it made
         super().__init__(fleet, name)
 
@@ -277,12 +281,27 @@ class DeviceNode(Node):
             super().carry_out(effect)
             return
         answer, life = self._train(effect), self.life
+        self.whole = answer.outcome.steps if isinstance(answer, Trained) else 1
 
         def done() -> None:
             if self.alive and self.life == life:
                 self.take(answer)
 
-        self.fleet.after(self.fleet.training_of.get(self.name, self.fleet.training), done)
+        takes = self.fleet.training_of.get(self.name, self.fleet.training)
+        self.under_way = effect, self.fleet.now, takes
+        self.fleet.after(takes, done)
+
+    def take(self, event: Any) -> None:
+        super().take(event)
+        if self.alive and self.machine.hurried and self.under_way:
+            self._hurry(*self.under_way)
+
+    def _hurry(self, effect: StartTraining, began: float, takes: float) -> None:
+        """End the training with the steps that the time was enough for, one at least."""
+        self.under_way = None
+        self.at_most = 1 + int((self.fleet.now - began) / takes * self.whole)
+        answer, self.at_most = self._train(effect), None
+        self.take(answer)
 
     def residual(self) -> bytes | None:
         """What the last counted update left out, of those that leave something."""
@@ -311,6 +330,7 @@ class DeviceNode(Node):
         if left_out is not None:
             residual = np.frombuffer(left_out, "<f4")
         raw = self.cache[round_.model.sha256]
+        steps = itertools.count(1)
         uplink = Uplink.of(round_.codecs, self.fleet.codecs.get(self.name, "f32"), residual)
         try:
             outcome = train(
@@ -325,7 +345,7 @@ class DeviceNode(Node):
                 device=self.name,
                 round_=round_.round,
                 uplink=uplink,
-                stop=self.tired,
+                stop=lambda: self.tired() or next(steps) == self.at_most,
             )
         except TrainingFailed as error:
             return TrainingStopped(announced.base, str(error))

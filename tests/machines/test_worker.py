@@ -105,6 +105,19 @@ def test_time_that_runs_out_is_partial_work_and_counts() -> None:
     worker.stop()
 
 
+def test_who_is_hurried_answers_with_the_steps_it_has() -> None:
+    worker, effect, answers = setting(steps=10**9)
+    worker.start(effect)
+    worker.want(effect.announced.base)
+    wait(lambda: worker.progress[0] > 0)
+    assert answers == []
+    worker.want(effect.announced.base, hurried=True)
+    wait(lambda: bool(answers))
+    assert 1 <= answers[0].outcome.steps < 10**9
+    assert answers[0].outcome.stopped == "the rounds have gone on"
+    worker.stop()
+
+
 def test_a_data_function_that_exits_is_answered() -> None:
     """``sys.exit()`` ends a thread without a word, and the device would wait for ever."""
     worker, effect, answers = setting(steps=3, load=lambda: sys.exit("no sensor"))
