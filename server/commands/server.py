@@ -186,7 +186,7 @@ class _Teller:
             "uplink_bytes": up,
             "downlink_bytes": down,  # both since this process began, as are the seconds
             "resumed_after_round": self._resumed,
-            **self._staleness(rows),
+            **_staleness(rows),
             "seconds": round(time.monotonic() - self._began, 2),
             "digest": aggregator.machine.digest.hex(),
             "model": str(model) if model.is_file() else None,
@@ -200,16 +200,6 @@ class _Teller:
             f"{len(rows)} rounds done{accuracy}; {counted} updates counted{late}, "
             f"{megabytes(up)} up, {megabytes(down)} down{since}.\nThe model: {facts['model']}",
         )
-
-    @staticmethod
-    def _staleness(rows: list[RoundRow]) -> dict[str, float]:
-        """How many rounds late the updates of closed rounds were on average, if any could be."""
-        told = [row.summary for row in rows if row.summary.get("staleness") is not None]
-        if not told:
-            return {}
-        updates = sum(len(summary["counted"]) for summary in told)
-        late = sum(summary["staleness"] * len(summary["counted"]) for summary in told)
-        return {"staleness": late / updates}
 
 
 def _words(kind: str, facts: dict[str, Any]) -> str:
@@ -246,6 +236,16 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
         case "storage":
             return f"an update has to wait: {facts['error']}"
     return ""
+
+
+def _staleness(rows: list[RoundRow]) -> dict[str, float]:
+    """How many rounds late the updates of closed rounds were on average, if any could be."""
+    told = [row.summary for row in rows if row.summary.get("staleness") is not None]
+    if not told:
+        return {}
+    updates = sum(len(summary["counted"]) for summary in told)
+    late = sum(summary["staleness"] * len(summary["counted"]) for summary in told)
+    return {"staleness": late / updates}
 
 
 def _value(setting: object) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from kellet.sdk.algorithms import FedProx
 from kellet.sdk.errors import UsageError
+from kellet.sdk.protocol.messages import Late
 from kellet.server import FleetConfig
 from kellet.server.algorithms import FedAdam, FedAvgM
 from kellet.server.brokers import BrokerHandle
@@ -50,6 +51,13 @@ def test_several_codecs_and_schemes_the_best_first() -> None:
     assert made.schemes == ("w8.row+a8/1", "w8.row/1", "f32/1")
 
 
+def test_late_updates_are_dropped_unless_they_are_buffered() -> None:
+    assert config().buffering is None
+    made = config(late="buffer", target=5, buffer=3, max_stale=8)
+    assert made.buffering == Late(buffer=3, max_stale=8)
+    assert config(late="buffer", target=5).buffering == Late(buffer=5, max_stale=4)
+
+
 def test_the_share_of_delta_c_alone() -> None:
     assert config({"delta_c": "topk"}, share=0.1).codecs.share == 0.1
     assert config({"delta_c": "topk"}, share=0.1, uplink="topk:0.1").codecs.share == 0.1
@@ -69,6 +77,9 @@ def test_the_share_of_delta_c_alone() -> None:
         ({"uplink": "q8,q8"}, "--uplink"),
         ({"uplink": "topk:0.1", "share": 0.2}, "--uplink says 0.1|uplink says 0.1"),
         ({"scheme": "w4"}, "no scheme 'w4'"),
+        ({"max_stale": 0}, "--max-stale = 0"),
+        ({"target": 3, "quorum": 3, "buffer": 2}, "--buffer = 2"),
+        ({"buffer": 2**31}, "--buffer = 2147483648"),
         ({"scheme": "f32,f32/1"}, "--scheme"),
         ({"uplink": "q8", "feedback": True}, "derived"),
     ],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kellet.server.commands.server import _words
+from kellet.server.commands.server import _staleness, _words
+from kellet.server.ledger import RoundRow
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,15 @@ from kellet.server.commands.server import _words
 )
 def test_a_report_in_words(kind: str, facts: dict[str, object], text: str) -> None:
     assert _words(kind, facts) == text
+
+
+def test_how_late_updates_were_on_average() -> None:
+    """The mean over updates, not over rounds; nothing to tell where none could be late."""
+
+    def closed(**summary: object) -> RoundRow:
+        return RoundRow(1, b"", "closed", summary)
+
+    few = closed(counted=["a"], staleness=3.0)
+    many = closed(counted=["a", "b", "c"], staleness=1.0)
+    assert _staleness([closed(counted=["a"]), few, many]) == {"staleness": 1.5}
+    assert _staleness([closed(counted=["a"])]) == {}
