@@ -10,6 +10,7 @@ import heapq
 import os
 import queue
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ class Crowd:
         self.topics = Topics("kellet")
         self.events: queue.SimpleQueue[tuple[_Link, Any]] = queue.SimpleQueue()
         self.alarms: list[tuple[float, int, _Device, Any]] = []
+        self.wanted = 0  # devices that fetch
         self._count = 0
         names, links = spec["devices"], spec["links"]
         self.links = [_Link(self, names[at::links], spec, stack) for at in range(links)]
@@ -100,7 +102,6 @@ class _Link:
         luck = Random(f"pauses {names[0]}")
         pause = partial(luck.uniform, 0.0, spec.get("pause", 0.0))
         self.devices = {name: _Device(self, name, folder, pause) for name in names}
-        self.wanted = 0  # devices that fetch
         filters = {f for name in names for f in crowd.topics.device_filters(name)}
         self.transport = MqttTransport(
             spec["broker"],
@@ -116,7 +117,7 @@ class _Link:
         """Give an event to those of the devices whom it is for."""
         if isinstance(event, Disconnected):
             self.outbox.clear()
-        heard = self.devices.values()
+        heard: Iterable[_Device] = self.devices.values()
         if isinstance(event, Received):
             address = self.crowd.topics.parse(event.topic)
             if address is not None and address.channel == "ctl":
@@ -124,7 +125,7 @@ class _Link:
                 said = wire.unpack(event.payload, FromServer)
                 self.crowd.busy += isinstance(said, Busy) and said.uid is not None
             elif address is not None and address.channel == "blob":
-                heard = [d for d in heard if d.machine.doing == "fetching"]
+                heard = [d for d in self.crowd.devices if d.machine.doing == "fetching"]
         for device in heard:
             device.take(event)
 
@@ -191,17 +192,17 @@ class _Device:
             self._link.crowd.alarm(wake, self, Tick())
 
     def _want(self, topic_filter: str, more: int) -> None:
-        """Subscribe for the first device of the link that asks, until the last one has done."""
-        link = self._link
-        if topic_filter == link.crowd.topics.round:
-            link.transport.unsubscribe(topic_filter)
-            link.transport.subscribe(topic_filter)
+        """One connection hears the blobs for all: every device's own copy is not the point here."""
+        crowd = self._link.crowd
+        if topic_filter == crowd.topics.round:
+            self._link.transport.unsubscribe(topic_filter)
+            self._link.transport.subscribe(topic_filter)
             return
-        link.wanted += more
-        if more > 0 and link.wanted == 1:
-            link.transport.subscribe(topic_filter)
-        elif link.wanted == 0:
-            link.transport.unsubscribe(topic_filter)
+        crowd.wanted += more
+        if more > 0 and crowd.wanted == 1:
+            crowd.links[0].transport.subscribe(topic_filter)
+        elif crowd.wanted == 0:
+            crowd.links[0].transport.unsubscribe(topic_filter)
 
     def _train(self, effect: StartTraining) -> Trained:
         crowd, announced = self._link.crowd, effect.announced

@@ -118,6 +118,33 @@ def test_an_update_that_takes_many_keepalives(
     )
 
 
+def test_a_download_that_takes_many_keepalives(make_fleet: MakeFleet, broker: BrokerHandle) -> None:
+    """Case 21: plan, model and control come for longer than a silent link is borne."""
+    fleet = one_update(make_fleet, 10_000, part_size=8 << 10)
+    options = {"keepalive": 2}
+    with FaultProxy(parse_url(broker.url).port) as proxy:
+        proxy.rate_down = 20 * KB
+        aggregator = fleet.aggregator(options=options)
+        device = fleet.device("a", broker=proxy.url, options=options)
+        device.wait_for("welcome")
+        began = time.monotonic()
+        fetched = device.wait_for("fetched")["bytes"]
+        took, came = time.monotonic() - began, proxy.bytes_down
+        proxy.rate_down = None
+        assert device.end() == 0
+        assert device.reports("link_lost") == []
+    assert aggregator.end() == 0
+    fleet.check_undisturbed()
+    assert took > 6
+    assert came < 1.15 * fetched  # nothing is asked for twice because it takes long
+    record(
+        "a slow download, embedded broker, 20 KB/s, keepalive 2 s",
+        1,
+        "the link was never given up",
+        f"{fetched / 1e3:.0f} KB in {took:.0f} s, {came / fetched:.2f} times their bytes",
+    )
+
+
 @pytest.mark.parametrize("broker", BOTH, indirect=True)
 def test_training_for_three_keepalives_is_not_death(
     make_fleet: MakeFleet, broker: BrokerHandle
