@@ -189,8 +189,8 @@ CODECS = [
         _no_result(kernels.control_shift, "d", "c", "q_ci"),
     ),
     Case(
-        "signed_digest", "signed_digest", 8, lambda d: {"q": d.integers(48)},
-        _call(kernels.signed_digest, "q", seed=7),
+        "linear_digest", "linear_digest", 8, lambda d: {"q": d.integers(48)},
+        _call(kernels.linear_digest, "q", seed=7),
     ),
     Case(
         "add_weighted, float32", "add_weighted", 20,

@@ -34,8 +34,8 @@ __all__ = [
     "distance",
     "from_grid",
     "limbs_to_float64",
+    "linear_digest",
     "norm",
-    "signed_digest",
     "subtract_modular",
     "sum_of_squares",
     "to_grid",
@@ -265,14 +265,17 @@ def distance(a: F32 | F64, b: F32 | F64) -> float:
         return norm(np.subtract(a, b, dtype=np.float64))
 
 
-def signed_digest(q: I64, seed: int) -> int:
-    """Return ``sum_j r_j*q_j`` modulo 2**64, r_j = +-1 from the hash of (seed, j).
+def linear_digest(q: I64, seed: int, *, first: int = 0) -> int:
+    """Return ``sum_j r_j*q_j`` modulo 2**64, r_j the hash of (seed, first + j) made odd.
 
-    Linear: the digest of a sum is the sum of the digests, modulo 2**64.
-    ``seed`` lies in [0, 2**64); n < 2**32.
+    Linear: the digest of a sum is the sum of the digests, modulo 2**64. So is that of a vector
+    taken in parts, each with the place of its ``first`` element. An odd factor
+    loses nothing, so that one element that differs is always seen; of two the factors
+    are alike once in 2**31. ``seed`` lies in [0, 2**64); first + n < 2**32.
     """
     _checks.array("q", q, np.int64)
-    return int(active().bind("signed_digest", (q,))(seed32(seed)))
+    first = _checks.integer("first", first, 0, 1 << 32)
+    return int(active().bind("linear_digest", (q,))(seed32(seed), first))
 
 
 def _output(out: Any, dtype: Any, **inputs: np.ndarray[Any, Any]) -> Any:

@@ -1,8 +1,7 @@
-"""The counter-based hash behind stochastic rounding and the digest's signs.
+"""The counter-based hash behind stochastic rounding and the digest's factors.
 
 Everything is arithmetic modulo 2**32: for the element ``index``,
-``h = mix(index * 0x9E3779B1 ^ seed32(seed, step))``; a sign is bit 31 of h
-(set means -1).
+``h = mix(index * 0x9E3779B1 ^ seed32(seed, step))``; a factor is h with its last bit set.
 
 A uniform has 15 bits, for so many has the fraction that it rounds, and one hash gives
 two: the upper one is ``h >> 17``, the lower one the last 15 bits of h. Which one an element

@@ -24,8 +24,8 @@ __all__ = [
     "derived_delta_c",
     "from_grid",
     "limbs_to_float64",
+    "linear_digest",
     "off_grid",
-    "signed_digest",
     "squares_of_blocks",
     "sum_of_squares",
     "to_grid",
@@ -239,11 +239,9 @@ def squares_of_blocks(sums: F64, v: F32) -> None:
 
 
 @jit
-def signed_digest(q: I64, seed: np.uint32) -> np.uint64:
+def linear_digest(q: I64, seed: np.uint32, first: np.uint32) -> np.uint64:
     total = ZERO
     for i in range(q.size):
-        if hashed(np.uint32(np.uint32(i) * INDEX), seed) >> np.uint32(31):
-            total -= np.uint64(q[i])
-        else:
-            total += np.uint64(q[i])
+        h = hashed(np.uint32(np.uint32(first + np.uint32(i)) * INDEX), seed)
+        total += np.uint64(h | np.uint32(1)) * np.uint64(q[i])
     return total

@@ -63,6 +63,7 @@ __all__ = [
     "int8_sgd_step",
     "int8_sgd_step_full",
     "limbs_to_float64",
+    "linear_digest",
     "off_grid",
     "prox_momentum_step",
     "prox_step",
@@ -82,7 +83,6 @@ __all__ = [
     "sgd_momentum_step",
     "sgd_step",
     "sgd_step_full",
-    "signed_digest",
     "squares_of_blocks",
     "subtract_modular",
     "sum_of_squares",
@@ -235,9 +235,9 @@ def squares_of_blocks(sums: F64, v: F32) -> None:
         sums[i] = sum_of_squares(v[i * BLOCK : (i + 1) * BLOCK])
 
 
-def signed_digest(q: I64, seed: np.uint32) -> int:
-    """``sum_j r_j*q_j`` modulo 2**64, r_j = -1 where bit 31 of the hash of (seed, j) is set."""
-    h = hashed(np.arange(q.size, dtype=np.uint32), seed)
-    terms = q.view(np.uint64)
+def linear_digest(q: I64, seed: np.uint32, first: np.uint32) -> int:
+    """``sum_j r_j*q_j`` modulo 2**64, r_j the hash of (seed, first + j) with its last bit set."""
+    h = hashed(np.arange(q.size, dtype=np.uint32) + np.uint32(first), seed)
+    terms = q.view(np.uint64) * (h | np.uint32(1)).astype(np.uint64)
     # Addition modulo 2**64 has no order, so a library's sum is safe here.
-    return int(np.add.reduce(np.where(h >> 31, -terms, terms), dtype=np.uint64))
+    return int(np.add.reduce(terms, dtype=np.uint64))

@@ -190,5 +190,5 @@ KERNELS = {
     "sum_of_squares_f32": Kernel("sum_of_squares", ("f4",), 0, (), "f8"),
     "sum_of_squares_f64": Kernel("sum_of_squares", ("f8",), 0, (), "f8"),
     "squares_of_blocks": Kernel("squares_of_blocks", ("f8", "f4"), 1, lengths=("n", "1024*n")),
-    "signed_digest": Kernel("signed_digest", ("i8",), 0, ("u4",), "u8"),
+    "linear_digest": Kernel("linear_digest", ("i8",), 0, ("u4", "u4"), "u8"),
 }

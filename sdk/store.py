@@ -222,18 +222,22 @@ class Store:
             return np.frombuffer(blob.read(8 * (stop - start)), "<i8")
 
     def audit(self) -> int | None:
-        """sum r_j c_ij mod 2^64 with the epoch's signs; None before the first epoch."""
+        """sum r_j c_ij mod 2^64 with the epoch's factors; None before the first epoch."""
         epoch = self.epoch
         if epoch is None:
             return None
         row = self._db.one(f"select length(c_i) from controls where id = ({_CURRENT})")
         if row is None:
             return 0
-        n = row[0] // 8
-        c_i = np.empty(n, np.int64)  # whole, for a sign depends on its place; but once
-        for part in parts(n):
-            c_i[part] = self.read_control(part.start, part.stop)
-        return kernels.signed_digest(c_i, epoch)
+        return (
+            sum(
+                kernels.linear_digest(
+                    self.read_control(part.start, part.stop), epoch, first=part.start
+                )
+                for part in parts(row[0] // 8)
+            )
+            % 2**64
+        )
 
     def unsent(self) -> Pending | None:
         """The unsettled update, if there is one, to be sent: its control is not looked at."""

@@ -231,7 +231,7 @@ class Counting:
         """Whether a leave takes back what was counted from this member, and no more."""
         member = self._roster.member(device)
         assert member is not None  # _offer_fault has seen to it
-        audit = 0 if c_i is None else kernels.signed_digest(c_i, self.epoch)
+        audit = 0 if c_i is None else kernels.linear_digest(c_i, self.epoch)
         return audit == member.audit
 
     def _refuse(
@@ -297,7 +297,7 @@ class Counting:
             counted=reason == "counted",
             reason=reason,
             weight=weight,
-            audit=0 if delta_c is None else kernels.signed_digest(delta_c, self.epoch),
+            audit=0 if delta_c is None else kernels.linear_digest(delta_c, self.epoch),
             header=header,
         )
 

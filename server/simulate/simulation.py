@@ -293,7 +293,7 @@ class Simulation:
                     counted=1,
                     last_seq=0,
                     last_uid=bytes(16),
-                    audit=kernels.signed_digest(c_i, EPOCH),
+                    audit=kernels.linear_digest(c_i, EPOCH),
                     seen=0.0,
                 )
                 for device, c_i in controls.items()

@@ -165,7 +165,7 @@ def test_derived_is_from_the_announced_control_after_a_restart(tmp_path: Any) ->
     a.send([-1.5])
     lab.start()  # the bodies of the open round are added again, from the announced control
     assert lab.machine.control.integers() == [5 * ONE]
-    b.hello(seq=1, epoch=1, audit=kernels.signed_digest(np.array([ONE]), 1))
+    b.hello(seq=1, epoch=1, audit=kernels.linear_digest(np.array([ONE]), 1))
     b.send([0.5])
     assert lab.machine.control.integers() == [2 * ONE]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from machines.invariant import GRID, delta_c, grid, int8_rows
+from machines.invariant import GRID, LATE, delta_c, grid, int8_rows
 from numpy.typing import NDArray
 
 from kellet import kernels
@@ -28,7 +28,7 @@ from kellet.server.ledger import RoundRow, UpdateRow
 if TYPE_CHECKING:
     from faults.actors import FaultyDevice, FaultyServer
 
-__all__ = ["Account", "Broken"]
+__all__ = ["Account", "Broken", "counted_in"]
 
 Key = tuple[str, bytes]  # a membership: device and nonce
 
@@ -122,7 +122,7 @@ class Account:
         by_member = self._controls(rows, moved, server.machine.epoch)
         self._gap(server, devices, members, by_member)
         for key, member in members.items():
-            audit = kernels.signed_digest(np.array(by_member[key], np.int64), server.machine.epoch)
+            audit = kernels.linear_digest(np.array(by_member[key], np.int64), server.machine.epoch)
             if member.audit != audit:
                 raise Broken("audit", f"{member.device}'s in the ledger is not its control's")
         self._model(server, rounds, rows, moved)
@@ -271,14 +271,15 @@ class Account:
                 left_out = np.zeros_like(x)
             if message.model.sha256 != hashlib.sha256(announced).digest():
                 raise Broken("model", f"round {row.round} announces another than the replay's")
-            counted = [u for u in rows if u.round == row.round and u.kind == "update"]
+            counted = [u for u in rows if u.kind == "update" and counted_in(u) == row.round]
             if row.state == "open":
                 self._sums(server, row, counted, message, moved)
             if row.state != "closed":
                 continue
             key = hashlib.sha256(x.tobytes() + b"".join(sorted(u.uid for u in counted))).digest()
             if key not in self._models:
-                self._models[key] = _apply(x, message, [moved[u.uid] for u in counted])
+                changes = [(moved[u.uid], row.round - u.round) for u in counted]
+                self._models[key] = _apply(x, message, changes)
             x = self._models[key]
             if row.summary["model"] != hashlib.sha256(x.tobytes()).hexdigest():
                 raise Broken("model", f"round {row.round} closed with another than the replay's")
@@ -299,7 +300,7 @@ class Account:
         total = [0] * self.plan.n_update
         for update in counted:
             change = moved[update.uid]
-            share = _share(message, change.body)
+            share = _share(message, change.body, row.round - update.round)
             total = [t + share * q for t, q in zip(total, change.delta_y, strict=True)]
         if opened.total.integers() != total:
             raise Broken("sums", f"round {row.round} has not added what is in its rows")
@@ -332,13 +333,23 @@ class Account:
             raise Broken("receipt", f"{device.name} has none for {missing}")
 
 
-def _apply(x: NDArray[np.float32], message: Round, counted: list[_Moved]) -> NDArray[np.float32]:
-    """x + server_lr * sum(n_i delta_y_i) / sum(n_i): exact, then once in float64, then rounded."""
-    moved, weight = [0] * len(counted[0].delta_y), 0
-    for change in counted:
-        share = _share(message, change.body)
+def counted_in(row: UpdateRow) -> int:
+    """The round that was open when an update was counted, whichever it names."""
+    return row.round + int(row.header.get("stale", 0))
+
+
+def _apply(
+    x: NDArray[np.float32], message: Round, counted: list[tuple[_Moved, int]]
+) -> NDArray[np.float32]:
+    """x + server_lr * sum(n_i delta_y_i) / sum(n_i): exact, then once in float64, then rounded.
+
+    ``counted``: what each update moved, and how many rounds late it was.
+    """
+    moved, weight = [0] * len(counted[0][0].delta_y), 0
+    for change, stale in counted:
+        share = _share(message, change.body, stale)
         moved = [m + share * q for m, q in zip(moved, change.delta_y, strict=True)]
-        weight += share
+        weight += _share(message, change.body, 0)
     mean = np.array([float(m) / (weight * GRID) for m in moved])
     mean *= message.algorithm["server_lr"]
     x = x.copy()
@@ -346,8 +357,10 @@ def _apply(x: NDArray[np.float32], message: Round, counted: list[_Moved]) -> NDA
     return x
 
 
-def _share(message: Round, body: Body) -> int:
-    return body.header.samples if message.weighting == "samples" else 1
+def _share(message: Round, body: Body, stale: int) -> int:
+    """The weight of delta_y in the round that counts it."""
+    samples = body.header.samples if message.weighting == "samples" else 1
+    return samples * LATE[stale] if message.buffering else samples
 
 
 def add(a: list[int], b: list[int]) -> list[int]:

@@ -59,7 +59,7 @@ def test_the_storms_are_storms() -> None:
         "told to leave",
         "training failed",
     }
-    assert not wanted - +tally
+    assert not wanted - set(+tally)
     assert counted > 200
 
 

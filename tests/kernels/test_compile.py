@@ -21,7 +21,7 @@ from kellet.kernels.targets import TARGETS
 FUSED = re.compile(r"\bv?fn?m(?:add|sub|la|ls)\w*|\bvfn?m[as]\b")
 
 # These take each element's own way, or divide; sums of squares have eight lanes in small registers.
-SCALAR = {"derived_delta_c", "limbs_to_float64", "signed_digest", "top_k"}
+SCALAR = {"derived_delta_c", "limbs_to_float64", "linear_digest", "top_k"}
 SCALAR |= {"squares_of_blocks", "sum_of_squares_f32", "sum_of_squares_f64"}
 
 

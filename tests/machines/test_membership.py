@@ -41,7 +41,7 @@ def fleet_of(folder: Path, **how: Any) -> Fleet:
 
 
 def audit(c_i: int, epoch: int = 1) -> int:
-    return kernels.signed_digest(np.array([c_i], np.int64), epoch)
+    return kernels.linear_digest(np.array([c_i], np.int64), epoch)
 
 
 # -- fences --------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class _Device:
             counted=self._counted,
             last_seq=seq,
             last_uid=uid,
-            audit=kernels.signed_digest(self._control, EPOCH),
+            audit=kernels.linear_digest(self._control, EPOCH),
             seen=0.0,
         )
 
