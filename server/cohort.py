@@ -85,7 +85,8 @@ class Cohort:
             return False
         if device not in self.asked or device in self.gone:
             at_work = len(self.asked.keys() - self.gone - self.counted.keys())
-            if self.chosen is None and at_work + self.updates >= self.capacity:
+            # Late updates take no place: who sent one is free to train, and the quorum may need it.
+            if self.chosen is None and at_work + len(self.counted) >= self.capacity:
                 return False
         self.gone.discard(device)
         self.declined.discard(device)

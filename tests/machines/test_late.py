@@ -80,6 +80,23 @@ def test_a_device_may_be_counted_late_and_in_time_in_one_round() -> None:
     assert (summary["late"], summary["staleness"], summary["staleness_max"]) == (1, 0.5, 1)
 
 
+def test_a_late_update_takes_no_place_in_the_cohort() -> None:
+    """Else two devices that are both slower than their rounds would take turns for ever.
+
+    One trains and the other, counted late, waits for the next round: never two in one.
+    """
+    lab = lab_of(quorum=2)
+    a, b = Puppet(lab, "a"), Puppet(lab, "b")
+    first = lab.base
+    a.join()
+    lab.wait(60)
+    assert isinstance(b.join(), Train)
+    assert deliver(a, 1.0, first, 1).counted
+    assert isinstance(a.join(), Train)
+    assert lab.machine._round is not None
+    assert lab.machine._round.cohort.updates == 1
+
+
 def test_a_round_closes_at_late_updates_alone() -> None:
     lab = lab_of(target=1, buffer=1)
     a, b = Puppet(lab, "a"), Puppet(lab, "b")
