@@ -69,9 +69,9 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 FULL: Mapping[str, Setting] = {
-    "wisdm": Setting(rounds=300, tail=20, local_lr=0.05),
-    "har": Setting(rounds=100, tail=20, local_lr=0.05),
-    "mnist": Setting(rounds=80, tail=10, local_lr=0.1),
+    "wisdm": Setting(rounds=150, tail=20, local_lr=0.05),
+    "har": Setting(rounds=60, tail=20, local_lr=0.05),
+    "mnist": Setting(rounds=50, tail=10, local_lr=0.1),
 }
 # The rate is low, for there nearest rounding shows what it does within few rounds.
 QUICK: Mapping[str, Setting] = {"wisdm": Setting(rounds=40, tail=5, local_lr=0.02)}
