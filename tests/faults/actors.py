@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from faults.account import Broken, Memory
+from faults.account import Broken, Memory, counted_in
 from faults.disk import Points, SqlDisk
 from machines.nodes import DeviceNode, Killed, Node, ServerNode
 
@@ -253,11 +253,13 @@ class FaultyServer(Faulty, ServerNode):
         uploads = machine._counting._uploads
         largest = max((t.offer.size for t in uploads._open.values()), default=0)
         names = len({device.name for device in fleet.devices.values()})
-        spooled = sum(row.round == machine.round for row in self.counted)
+        spooled = sum(counted_in(row) == machine.round for row in self.counted)
+        # The models and controls of announcements that may be named, where somebody asks for them.
+        kept = 2 * fleet.config.max_stale if fleet.config.late == "buffer" else 0
         return {
             "bytes granted": (uploads.granted_bytes, max(fleet.config.admission, largest)),
-            "blobs": (len(self.blobs._held), 8),
-            "downloads": (len(machine._downloads._wanted), 4),
+            "blobs": (len(self.blobs._held), 8 + kept),
+            "downloads": (len(machine._downloads._wanted), 4 + kept),
             "bodies in memory": (len(self.spool._held), 0),
             # Of each installation what is counted, what leaves, and what was begun.
             "bodies in the spool": (

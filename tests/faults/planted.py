@@ -23,6 +23,7 @@ from kellet.sdk.store import Store
 from kellet.server import algorithms
 from kellet.server.counting import Counting
 from kellet.server.ledger import Ledger
+from kellet.server.opened import OpenRound
 from kellet.server.sums import ExactSum
 
 __all__ = ["PLANTED", "Planted"]
@@ -38,6 +39,7 @@ class Planted:
     plant: Callable[[Reach], AbstractContextManager[None]]
     found_by: frozenset[str]
     algorithm: FedAvg = DERIVED
+    buffers: bool = False  # whether it needs a fleet that counts late updates
 
 
 @contextmanager
@@ -239,20 +241,49 @@ def weigh_delta_c_by_staleness(_world: Reach) -> Iterator[None]:
 
 
 @contextmanager
+def weigh_delta_c_of_late_updates(_world: Reach) -> Iterator[None]:
+    """delta_c has the weight of delta_y, where it was made for an earlier announcement."""
+
+    def make(delta_c: Any) -> Any:
+        def _delta_c(self: Counting, opened: Any, body: Any) -> Any:
+            change = delta_c(self, opened, body)
+            named = opened.named(body.header.base) if opened else None
+            if change is None or named is None:
+                return change
+            return change * algorithms.staleness_weight(named.stale) // algorithms.FRESH
+
+        return _delta_c
+
+    with _swapped(Counting, "_delta_c", make):
+        yield
+
+
+@contextmanager
+def derive_from_the_open_announcement(_world: Reach) -> Iterator[None]:
+    """c of the round that is open, where c_a of the announcement that is named belongs."""
+
+    def make(terms_of: Any) -> Any:
+        return lambda self, base: replace(terms_of(self, base), control=self.terms.control)
+
+    with _swapped(OpenRound, "terms_of", make):
+        yield
+
+
+@contextmanager
 def train_before_settling(_world: Reach) -> Iterator[None]:
     """An asked device trains though its last update waits; the new one takes the outbox."""
 
     def make(go_on: Any) -> Any:
         def _next(self: DeviceMachine, now: float) -> Any:
-            pending, announced = self._store.pending(control=False), self._announced
+            pending, announced = self._store.unsent(), self._announced
             if not pending or not announced or self._leaving or pending.base == announced.base:
                 return go_on(self, now)
             self._upload = None
-            look, self._store.pending = self._store.pending, lambda **_: None  # type: ignore
+            look, self._store.unsent = self._store.unsent, lambda: None  # type: ignore
             try:
                 return go_on(self, now)
             finally:
-                self._store.pending = look  # type: ignore[method-assign]
+                self._store.unsent = look  # type: ignore[method-assign]
 
         return _next
 
@@ -287,5 +318,11 @@ PLANTED = {
     "c_i advanced by the exact value": Planted(advance_by_the_exact_value, GAP, CODED),
     "error feedback on delta_c": Planted(feed_back_errors_of_delta_c, GAP, CODED),
     "delta_c weighted by staleness": Planted(weigh_delta_c_by_staleness, GAP),
+    "delta_c of late updates weighted": Planted(
+        weigh_delta_c_of_late_updates, GAP | {"audit"}, buffers=True
+    ),
+    "delta_c derived from the open announcement": Planted(
+        derive_from_the_open_announcement, GAP | {"audit"}, buffers=True
+    ),
     "training before settling": Planted(train_before_settling, GAP | {"unsettled"}),
 }

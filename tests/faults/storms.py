@@ -86,17 +86,21 @@ def run(
     folder: Path | None = None,
     plant: Callable[[Reach], AbstractContextManager[None]] | None = None,
     algorithm: FedAvg | None = None,
+    buffers: bool = False,
     kinds: Iterable[str] = KINDS,
     trace: Callable[[str], None] | None = None,
 ) -> Run:
-    """One fleet, through its storm to the end. ``plant`` puts a bug into the product."""
+    """One fleet, through its storm to the end. ``plant`` puts a bug into the product.
+
+    ``buffers``: late updates are counted, else where the seed says so.
+    """
     result = Run(seed)
     with scratch(folder) as here:
         luck = Random(f"storm {seed}")
         reach: list[World] = []
         planted = plant(lambda: reach[0]) if plant else nullcontext()
         with drawn_from(Random(f"nonces {seed}")), planted:
-            world = _world(here, luck, seed, algorithm)
+            world = _world(here, luck, seed, algorithm, buffers)
             reach.append(world)
             try:
                 _befall(world, luck, tuple(kinds))
@@ -137,7 +141,7 @@ class scratch:
             shutil.rmtree(self._made, ignore_errors=True)
 
 
-def _world(here: Path, luck: Random, seed: int, algorithm: FedAvg | None) -> World:
+def _world(here: Path, luck: Random, seed: int, algorithm: FedAvg | None, buffers: bool) -> World:
     names = NAMES[: luck.choice([2, 3, 3, 4])]
     rows = {
         name: np.array(
@@ -173,6 +177,7 @@ def _world(here: Path, luck: Random, seed: int, algorithm: FedAvg | None) -> Wor
         member_ttl=luck.choice([7 * 86400.0, 120.0]),
         admission=luck.choice([1024, 1 << 20]),
         **_codecs(luck, names, algorithm),
+        **_lateness(Random(f"late {seed}"), buffers),
     )
     world.training_takes = luck.choice([(0.1, 1.0), (1.0, 20.0), (20.0, 80.0)])
     world.partial = luck.choice([0.0, 0.3])
@@ -191,6 +196,13 @@ def _codecs(luck: Random, names: str, algorithm: FedAvg) -> dict[str, Any]:
         "downlink": luck.choice(["f32", "q8"]),
         "codecs_of": {name: luck.choice(CODECS) for name in names},
     }
+
+
+def _lateness(luck: Random, buffers: bool) -> dict[str, Any]:
+    """What becomes of late updates: a third of the fleets buffer them."""
+    if luck.random() >= 1 / 3 and not buffers:
+        return {}
+    return {"late": "buffer", "buffer": luck.choice([0, 1, 2]), "max_stale": luck.choice([1, 2, 4])}
 
 
 def _befall(world: World, luck: Random, kinds: tuple[str, ...]) -> None:

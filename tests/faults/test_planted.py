@@ -14,7 +14,7 @@ def test_a_planted_bug_is_found(name: str, record_property: pytest.RecordPropert
     bug = PLANTED[name]
     events = 0
     for seed in range(SEEDS):
-        done = storms.run(seed, plant=bug.plant, algorithm=bug.algorithm)
+        done = storms.run(seed, plant=bug.plant, algorithm=bug.algorithm, buffers=bug.buffers)
         if done.broken:
             break
         events += done.events
@@ -25,7 +25,7 @@ def test_a_planted_bug_is_found(name: str, record_property: pytest.RecordPropert
 
 
 def test_without_a_bug_the_same_fleets_keep_every_promise() -> None:
-    for bug in {bug.algorithm: bug for bug in PLANTED.values()}.values():
+    for algorithm, buffers in {(bug.algorithm, bug.buffers) for bug in PLANTED.values()}:
         for seed in range(4):
-            done = storms.run(seed, algorithm=bug.algorithm)
+            done = storms.run(seed, algorithm=algorithm, buffers=buffers)
             assert not done.broken, done.text
