@@ -201,9 +201,8 @@ class AggregatorMachine:
     @property
     def wake(self) -> float | None:
         """When the machine wants a ``Tick``."""
-        times = [self._downloads.wake, self._counting.wake]
-        if self._round:
-            times.append(self._round.closes)
+        closes = self._round.closes if self._round else None
+        times = [self._downloads.wake, self._counting.wake, closes]
         return min((t for t in times if t is not None), default=None)
 
     # -- events -----------------------------------------------------------------
@@ -392,10 +391,8 @@ class AggregatorMachine:
         )
         self._round = None
         self._counting.checkpointed(go_on=opened.message.buffering is not None)
-        effects: list[AggregatorEffect] = [RoundClosed(opened.number, summary)]
-        if closed:
-            effects.append(Evaluate(opened.number, self.model))
-        return effects + self._advance(now)
+        evaluate = [Evaluate(opened.number, self.model)] if closed else []
+        return [RoundClosed(opened.number, summary), *evaluate, *self._advance(now)]
 
     def new_epoch(self, now: float) -> list[AggregatorEffect]:
         """Begin a control epoch: C = 0, every device sets c_i = 0 when it first sees it.
@@ -408,10 +405,8 @@ class AggregatorMachine:
         self._roster.reload()
         self._counting.new_epoch(epoch)
         self._round = None
-        effects: list[AggregatorEffect] = [Report("epoch", {"epoch": epoch})]
-        if opened:
-            effects.append(RoundClosed(opened.number, summary))
-        return effects + self._advance(now)
+        ended = [RoundClosed(opened.number, summary)] if opened else []
+        return [Report("epoch", {"epoch": epoch}), *ended, *self._advance(now)]
 
     def _summary(self, opened: OpenRound, state: str, now: float) -> dict[str, Any]:
         up, down = self.traffic

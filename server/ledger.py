@@ -206,10 +206,8 @@ class Ledger:
 
     def current_round(self) -> RoundRow | None:
         """The open round, if one is open."""
-        rows = self._db.all(
-            "select round, announcement, state, summary from rounds where state = 'open'"
-        )
-        return _round_row(rows[0]) if rows else None
+        rows = self._rounds("where state = 'open'")
+        return rows[0] if rows else None
 
     def last_announcement(self) -> bytes | None:
         """The payload that was announced last, if any was."""
@@ -218,12 +216,7 @@ class Ledger:
 
     def rounds_since(self, round_: int) -> list[RoundRow]:
         """That round and all later ones, oldest first."""
-        rows = self._db.all(
-            "select round, announcement, state, summary from rounds where round >= ?"
-            " order by round",
-            round_,
-        )
-        return [_round_row(row) for row in rows]
+        return self._rounds("where round >= ?", round_)
 
     def announced(self, round_: int) -> bool:
         """Whether there was such a round."""
@@ -280,7 +273,13 @@ class Ledger:
 
     def rounds(self) -> list[RoundRow]:
         """All rounds, oldest first."""
-        rows = self._db.all("select round, announcement, state, summary from rounds order by round")
+        return self._rounds("")
+
+    def _rounds(self, where: str, *values: object) -> list[RoundRow]:
+        rows = self._db.all(
+            f"select round, announcement, state, summary from rounds {where} order by round",
+            *values,
+        )
         return [_round_row(row) for row in rows]
 
     # -- members --------------------------------------------------------------
@@ -349,14 +348,8 @@ class Ledger:
 
     def has_counted(self, round_: int, device: str) -> bool:
         """Whether an update of this device that names the round was counted."""
-        return bool(
-            self._db.all(
-                "select 1 from updates"
-                " where round = ? and device = ? and counted = 1 and kind = 'update'",
-                round_,
-                device,
-            )
-        )
+        of_round = "where round = ? and counted = 1 and kind = 'update'"
+        return bool(self._updates(f"{of_round} and device = ?", round_, device))
 
     def _updates(self, where: str, *values: object) -> list[UpdateRow]:
         rows = self._db.all(
