@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -41,7 +42,9 @@ def _fresh_processes(processes: int) -> Iterator[ProcessPoolExecutor]:
     before = set(multiprocessing.active_children())
     kept = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(
+        processes, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
+    )
     try:
         yield pool
     except BaseException:  # an interrupt as well: nobody waits for a cell of minutes
@@ -56,3 +59,15 @@ def _fresh_processes(processes: int) -> Iterator[ProcessPoolExecutor]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _end_with_parent() -> None:
+    """Leave no cell at work for nobody, once the command was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_wait_and_end, args=(parent,), daemon=True).start()
+
+
+def _wait_and_end(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)

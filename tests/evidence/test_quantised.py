@@ -120,6 +120,19 @@ def test_an_interrupt_keeps_what_is_finished_and_leaves_no_process(tmp_path):
     assert time.monotonic() - asked < 20  # a cell's time is not waited for
 
 
+def test_a_killed_command_leaves_no_process(tmp_path):
+    with subprocess.Popen(
+        [*COMMAND, "--json", str(tmp_path / "begun.json"), "--processes", "2"],
+        cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    ) as running:  # fmt: skip
+        assert running.stderr is not None
+        assert running.stderr.readline().startswith("1/16")
+        asked = time.monotonic()
+        running.kill()
+        running.stderr.read()  # ends when the last process that could write there is gone
+    assert time.monotonic() - asked < 20
+
+
 def test_only_wisdm_is_quick():
     done = run("--task", "har")
     assert done.returncode == 2
