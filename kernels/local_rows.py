@@ -146,7 +146,7 @@ def bind_rows(
             lambda one: _in_pieces(one, held, layout),
             kernel,
             held[1],
-            rates=1 + (len(held) > 2 and "x" in operands),
+            rates=2 if "x" in operands[: len(held)] else 1,
             weight_decay=weight_decay,
             clip=clip,
         )
