@@ -19,12 +19,21 @@ _HERE = Path(__file__).parent
 sys.path[:0] = [str(_HERE.parent)]  # as pytest has it
 
 from faults import crashes, crowd, mutations, storms  # noqa: E402
+from faults import rows as processes  # noqa: E402
 from faults.planted import PLANTED  # noqa: E402
+from faults.power.files import in_memory  # noqa: E402
+from faults.power.fleets import FLEETS, cut_fleet, record  # noqa: E402
+from faults.power.promises import cut_work  # noqa: E402
+from faults.power.work import work  # noqa: E402
 
 __all__ = ["RESULTS", "page"]
 
 RESULTS = _HERE / "results.json"
 PAGE = _HERE.parents[1] / "docs" / "reliability.md"
+
+PROCESSES = (
+    "KELLET_RECORD_ROWS=1 pytest tests/faults/processes tests/processes -m 'slow or not slow'"
+)
 
 Row = dict[str, Any]  # fault, times, outcome, figure
 
@@ -127,6 +136,25 @@ def _planted(_times: int) -> list[Row]:
     return rows
 
 
+def _power(times: int) -> list[Row]:
+    with in_memory() as folder:
+        history = work(folder / "disks", seed=1, rounds=60)
+        done = cut_work(history, folder / "after", count=times, seed=2)
+        receipts = f"{len(history.receipts)} updates receipted in 60 rounds of two devices"
+        rows = [_cuts("databases of devices and aggregator", times, done.wrong, receipts)]
+        for name, options in FLEETS.items():
+            recorded = record(folder / name, **options)
+            done = cut_fleet(recorded, folder / f"{name}-after", count=times // 3, seed=4)
+            figure = "started again over what is left, it comes to the undisturbed bits"
+            rows.append(_cuts(f"a whole fleet, {name}", times // 3, done.wrong, figure))
+    return rows
+
+
+def _cuts(what: str, times: int, wrong: list[str], figure: str) -> Row:
+    outcome = "no receipted update lost" if not wrong else f"broken: {wrong[:3]}"
+    return _row(f"power cut: {what}", times, outcome, figure)
+
+
 MEASURES: dict[str, Callable[[int], list[Row]]] = {
     "storms": _storms,
     "crashes": _crashes,
@@ -134,6 +162,7 @@ MEASURES: dict[str, Callable[[int], list[Row]]] = {
     "dropouts": _dropouts,
     "rush": _rush,
     "rounds": _rounds,
+    "power": _power,
     "planted": _planted,
 }
 _HEAD = """# Reliability
@@ -160,14 +189,20 @@ def page(results: dict[str, Any]) -> str:
     for name in MEASURES:
         if name not in results:
             continue
-        part = results[name]
-        parts.append(f"\n## {name.capitalize()}\n\n`{part['command']}`\n")
-        parts.append("\n| fault | times | outcome | figure |\n|---|---|---|---|\n")
-        parts += [
-            f"| {row['fault']} | {row['times']:,} | {row['outcome']} | {row['figure']} |\n"
-            for row in part["rows"]
-        ]
+        parts += _table(name.capitalize(), results[name]["command"], results[name]["rows"])
+    parts += _table("Processes", PROCESSES, processes.rows())
     return "".join(parts)
+
+
+def _table(title: str, command: str, rows: list[Row]) -> list[str]:
+    return [
+        f"\n## {title}\n\n`{command}`\n",
+        "\n| fault | times | outcome | figure |\n|---|---|---|---|\n",
+        *(
+            f"| {row['fault']} | {row['times']:,} | {row['outcome']} | {row['figure']} |\n"
+            for row in rows
+        ),
+    ]
 
 
 def _row(fault: str, times: int, outcome: str, figure: str) -> Row:

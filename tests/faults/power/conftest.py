@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import _sqlite3
 import ctypes
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from faults.power.files import in_memory
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory, where there is one: syncs are noted, and need not be waited for."""
+    """Where a test may write, and a SQLite below which it can get."""
     file = getattr(_sqlite3, "__file__", None)
     if file is None or not hasattr(ctypes.CDLL(file), "sqlite3_vfs_register"):
         pytest.skip("this Python hides the functions of its SQLite")
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="kellet-power-", dir=memory) as made:
-        yield Path(made)
+    with in_memory() as made:
+        yield made

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +17,17 @@ from typing import Any
 
 from faults.power.recorder import Created, Event, FolderSynced, Gone, Renamed, Synced, Written
 
-__all__ = ["recording_files"]
+__all__ = ["in_memory", "recording_files"]
 
 _FIRST = 1_000_000  # SQLite's files have the numbers below
+
+
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """A folder in memory, where there is one: syncs are noted, and need not be waited for."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="kellet-power-", dir=memory) as made:
+        yield Path(made)
 
 
 @contextmanager

@@ -13,12 +13,28 @@ from faults.power.history import History, recorded
 from machines.network import Fleet
 from support.toy_plans import softmax_regression
 
+from kellet.sdk.algorithms import FedAvg, Scaffold
 from kellet.sdk.errors import KelletError
 
-__all__ = ["Recorded", "cut_fleet", "record"]
+__all__ = ["FLEETS", "Recorded", "cut_fleet", "record"]
 
 PLAN = softmax_regression(2, 3, initial=np.linspace(-1, 1, 9))
 DATA = {"a": np.array([[1, 0], [-1, 2]]), "b": np.array([[2, 3], [1, 5], [0.5, -1]])}
+FLEETS: dict[str, dict[str, Any]] = {
+    "derived": {"algorithm": Scaffold(local_lr=0.3, batch_size=1)},
+    "feedback on both ways": {
+        "algorithm": Scaffold(local_lr=0.3, batch_size=1, delta_c="q8"),
+        "uplink": ("q8",),
+        "feedback": True,
+        "downlink": "q8",
+    },
+    "topk": {
+        "algorithm": FedAvg(local_lr=0.3, batch_size=1),
+        "uplink": ("topk",),
+        "share": 0.25,
+        "feedback": True,
+    },
+}
 DISKS = ("server-0", *(f"{name}-0" for name in DATA))
 
 Ended = dict[str, Any]

@@ -6,28 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.power.fleets import cut_fleet, record
+from faults.power.fleets import FLEETS, cut_fleet, record
 
-from kellet.sdk.algorithms import FedAvg, Scaffold
 from kellet.sdk.durable import Database
 from kellet.sdk.protocol.assembly import Assembly
 from kellet.server import blobs
-
-FLEETS: dict[str, dict[str, Any]] = {
-    "derived": {"algorithm": Scaffold(local_lr=0.3, batch_size=1)},
-    "feedback on both ways": {
-        "algorithm": Scaffold(local_lr=0.3, batch_size=1, delta_c="q8"),
-        "uplink": ("q8",),
-        "feedback": True,
-        "downlink": "q8",
-    },
-    "topk": {
-        "algorithm": FedAvg(local_lr=0.3, batch_size=1),
-        "uplink": ("topk",),
-        "share": 0.25,
-        "feedback": True,
-    },
-}
 
 
 @pytest.mark.parametrize(
