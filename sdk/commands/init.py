@@ -27,7 +27,7 @@ def init(
     force: bool = False,
     json: bool = False,
 ) -> None:
-    """Look at this board and write a kellet.toml for it, with comments.
+    """Look at this board and write a kellet.toml for it.
 
     What it cannot know, the broker and the data, is left for you to fill in. Then
     `kellet run --config kellet.toml` takes part in a fleet.
