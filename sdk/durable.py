@@ -154,5 +154,5 @@ def write_file(path: Path, data: bytes | memoryview) -> None:
         raise StorageError(
             f"{len(data)} bytes cannot be written to {path.parent}",
             why=error.strerror or str(error),
-            repair=_SPACE if error.errno == errno.ENOSPC else _ELSEWHERE,
+            repair=_SPACE if error.errno == errno.ENOSPC else "check the path and its permissions",
         ) from None

@@ -92,7 +92,11 @@ class FleetConfig:
             ("max_silent", 0 <= self.max_silent <= 1, "0 to 1"),
             ("max_norm", self.max_norm >= 0, "at least 0 (0: no limit)"),
             ("seed", 0 <= self.seed < 2**63, "0 to 2^63 - 1"),
-            ("uplink", _each_once(self.uplink, CODECS), f"one or more of {', '.join(CODECS)}"),
+            (
+                "uplink",
+                _each_once(self.uplink, CODECS),
+                f"one or more of {', '.join(CODECS)}, each once",
+            ),
             ("share", 0 <= self.share <= 1, "0 to 1"),
             ("downlink", self.downlink in ("f32", "q8"), "f32 or q8"),
             ("schemes", _each_once(self.schemes, self.schemes), "one or more, each once"),
@@ -108,6 +112,12 @@ class FleetConfig:
             if not good:
                 value = getattr(self, name)
                 raise UsageError(f"{name} = {value!r}", why=f"it must be {text}")
+        if FLOAT32 not in self.schemes and self.algorithm.int8_refusal:
+            raise UsageError(
+                f"schemes = {', '.join(self.schemes)}: no device could train in any of them",
+                why=self.algorithm.int8_refusal,
+                repair="leave that out, or offer f32 too",
+            )
         self.codecs.check()
         check_beside(self.algorithm, self.server_optimizer)
 

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+_FOR_EXAMPLE = {
+    "device": "a name that no other device has",
+    "broker": "mqtt://HOST:PORT, or set KELLET_BROKER",
+    "data": "MODULE:FUNCTION",
+    "state": "a directory that outlives restarts",
+}
+
 
 def _from_file(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Let the file that --config names stand in for the options that are not given."""
@@ -36,6 +43,13 @@ def _from_file(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollect
         if not options[key].tokens:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             options[key].append(Token(keyword=key, value=text, source=path))
+    for key in ("device", "broker", "data", "state"):
+        if not options[key].tokens:
+            raise UsageError(
+                f"{path} has no {key}",
+                why="a device cannot take part without it, and the command does not give it",
+                repair=f'write {key} = "..." above the tables of {path}; {_FOR_EXAMPLE[key]}',
+            )
 
 
 command = App(name="run", config=_from_file)

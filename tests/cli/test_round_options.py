@@ -67,6 +67,7 @@ def test_the_share_of_delta_c_alone() -> None:
     ("options", "text"),
     [
         ({"uplink": "q4"}, "--uplink = 'q4'"),
+        ({"uplink": "q8,q8"}, "each once"),
         ({"uplink": ""}, "--uplink = ''"),
         ({"uplink": "q8,"}, "--uplink = ''"),
         ({"uplink": "q8:0.1"}, "--uplink = 'q8:0.1'"),
@@ -87,6 +88,13 @@ def test_the_share_of_delta_c_alone() -> None:
 def test_options_that_cannot_be(options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         config(**options)
+
+
+def test_momentum_wants_a_float32_scheme() -> None:
+    """With int8 schemes alone every device would refuse every round."""
+    assert config({"momentum": 0.5}, scheme="w8.row,f32").algorithm.momentum == 0.5
+    with pytest.raises(UsageError, match=r"no device could train.*momentum = 0\.5"):
+        config({"momentum": 0.5}, scheme="w8.row,w8.block64")
 
 
 def test_the_server_s_rate_goes_to_what_makes_the_step() -> None:

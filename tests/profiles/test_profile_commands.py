@@ -34,7 +34,9 @@ def test_init_writes_a_file_that_run_reads(home: Path) -> None:
     assert config.options["profile"] == facts["profile"]
     assert facts["board"]["memory_mb"] >= config.overrides["memory_budget_mb"]
     # It names what is left to fill in.
-    command("run", "--config", "kellet.toml", cwd=home).failed(2, "--broker requires")
+    command("run", "--config", "kellet.toml", cwd=home).failed(
+        2, "kellet.toml has no broker", "KELLET_BROKER"
+    )
 
 
 def test_init_writes_over_nothing(home: Path) -> None:
