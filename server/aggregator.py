@@ -105,9 +105,9 @@ class AggregatorMachine:
         self._ledger = ledger
         self._blobs = blobs
         self._announcer = Announcer(config, plan, blobs, ledger)
-        self._roster = Roster(ledger, clock)
+        self._roster = Roster(ledger, clock, config.member_ttl)
         self._reception = Reception(self.topics, self._roster, config.deadline)
-        self._downloads = Downloads(self.topics, blobs.get)
+        self._downloads = Downloads(self.topics, blobs.open)
         self._traffic = {"up": 0, "down": 0}
         self._round: OpenRound | None = None
         self._last_public: bytes | None = None
@@ -121,23 +121,27 @@ class AggregatorMachine:
     def _found(self) -> None:
         """The first entry of a fresh ledger."""
         if self._ledger.fleet() is None:
-            model = self.plan.initial()[: self.plan.n_update]
+            model = self.plan.initial_view()[: self.plan.n_update]
             digest = self._blobs.put(vector_bytes(model))
-            self._ledger.found(self.plan.id, digest, ExactSum(self.plan.n_train).dump())
+            self.plan.release()
+            self._ledger.found(self.plan.id, digest, ExactSum(self.plan.n_train).limbs)
 
     def _load(self, spool: Spool) -> None:
         """Take the fleet up where the ledger left it."""
         state = self._ledger.fleet()
         assert state is not None
-        plan, epoch, self._number, self._closed, self._digest, control = state
+        plan, epoch, self._number, self._closed, self._digest = state
         if plan != self.plan.id:
             raise FleetError(
                 f"this state belongs to plan {plan.hex()[:12]}, not to {self.plan.hex_id[:12]}",
                 why="controls and sums of one plan mean nothing to another",
                 repair="use the same plan, or another --state directory",
             )
-        update = np.frombuffer(self._announcer.blob(self._digest), "<f4")
-        self.model: F32 = self.plan.completed(update)
+        self.model: F32 = self.plan.completed(
+            np.frombuffer(self._announcer.blob(self._digest), "<f4")
+        )
+        with self._ledger.control() as limbs:
+            control = ExactSum.load(limbs)
         self._counting = Counting(
             self._announcer.shapes,
             self.topics,
@@ -146,7 +150,7 @@ class AggregatorMachine:
             spool=spool,
             worker=self.config.worker,
             admission=self.config.admission,
-            control=ExactSum.load(control),
+            control=control,
             epoch=epoch,
         )
         last = self._ledger.last_announcement()
@@ -385,11 +389,12 @@ class AggregatorMachine:
             opened.number,
             closed=closed,
             model=self._digest,
-            control=self.control.dump(),
+            control=self.control.limbs,
             summary=summary,
             moments=moved.kept if moved else None,
         )
         self._round = None
+        opened.over()
         self._counting.checkpointed(go_on=opened.message.buffering is not None)
         evaluate = [Evaluate(opened.number, self.model)] if closed else []
         return [RoundClosed(opened.number, summary), *evaluate, *self._advance(now)]
@@ -401,11 +406,14 @@ class AggregatorMachine:
         """
         epoch, opened = self.epoch + 1, self._round
         summary = self._summary(opened, "abandoned", now) if opened else {}
-        self._ledger.new_epoch(epoch, ExactSum(self.plan.n_train).dump(), summary)
+        self._ledger.new_epoch(epoch, ExactSum(self.plan.n_train).limbs, summary)
         self._roster.reload()
         self._counting.new_epoch(epoch)
         self._round = None
-        ended = [RoundClosed(opened.number, summary)] if opened else []
+        ended: list[AggregatorEffect] = []
+        if opened:
+            opened.over()
+            ended = [RoundClosed(opened.number, summary)]
         return [Report("epoch", {"epoch": epoch}), *ended, *self._advance(now)]
 
     def _summary(self, opened: OpenRound, state: str, now: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kellet import kernels
 from kellet.sdk.algorithms import FedAvg, Scaffold
+from kellet.sdk.controls import parts
 from kellet.sdk.protocol.vectors import Codec
 from kellet.server.optimizers import (
     FedAdagrad,
@@ -87,18 +88,28 @@ def apply_mean(  # noqa: PLR0917
     ``kept``: the moments after the round that closed before. Buffers (behind n_train) are
     averaged plainly, at the rate 1; frozen tensors (behind n_update) stay.
     """
-    mean = total.mean(weight)
     moments = optimizer.resume(kept, n_train)
-    mean[:n_train] = optimizer.step(mean[:n_train], moments)
+    step = np.empty(n_train)
     out: F32 = kernels.aligned(len(x), np.float32)
-    out[:] = x
-    out[: len(mean)] = (x[: len(mean)].astype(np.float64) + mean).astype(np.float32)
-    return Moved(out, optimizer.keep(moments), kernels.norm(mean[:n_train]))
+    out[len(total) :] = x[len(total) :]
+    for part in parts(len(total)):
+        moved = total.mean(weight, part)
+        trained = slice(part.start, min(part.stop, n_train))
+        count = trained.stop - trained.start
+        if count > 0:
+            moved[:count] = optimizer.step(moved[:count], moments[:, trained])
+            step[trained] = moved[:count]
+        moved += x[part]
+        out[part] = moved
+    return Moved(out, optimizer.keep(moments), kernels.norm(step))
 
 
 def announced_control(control: ExactSum, members: int) -> F32:
     """c = float32(C / (N 2^48)): N the enrolled fleet, never the cohort."""
-    return control.mean(members).astype(np.float32)
+    c = np.empty(len(control), np.float32)
+    for part in parts(len(control)):
+        c[part] = control.mean(members, part)
+    return c
 
 
 def implied_delta_c(algorithm: Scaffold, c_a: F32, delta_y: F32, rate_sum: float) -> I64:

@@ -94,7 +94,9 @@ class Announcer:
         self._plan = plan
         self._blobs = blobs
         self._ledger = ledger
-        self._plan_blob = Blob(blobs.put(plan.raw), plan.size)
+        if not blobs.has(plan.id):
+            blobs.put(plan.raw)
+        self._plan_blob = Blob(plan.id, plan.size)
 
     def make(self, at: Standing, chosen: frozenset[str] | None) -> Announcement:
         """Announce round ``at.round``, for the ``chosen`` devices alone where given."""
@@ -265,9 +267,9 @@ def _blobs_of(message: Round) -> list[bytes]:
     return [blob.sha256 for blob in (message.plan, message.model, message.control) if blob]
 
 
-def vector_bytes(vector: F32) -> bytes:
-    """Little-endian float32."""
-    return vector.astype("<f4", copy=False).tobytes()
+def vector_bytes(vector: F32) -> memoryview:
+    """Little-endian float32: of the vector itself, where the processor has it so."""
+    return vector.astype("<f4", copy=False).view(np.uint8).data
 
 
 def _check_parts(config: FleetConfig, plan: Plan, shapes: Shapes) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from kellet.sdk.protocol.effects import Effect, Publish
 from kellet.sdk.protocol.parts import encode_part, missing_in, part_count
 from kellet.sdk.protocol.topics import Topics
+from kellet.server.blobs import ReadInParts
 
 __all__ = ["Downloads"]
 
@@ -17,7 +18,7 @@ GATHER = 0.03
 
 @dataclass
 class _Wanted:
-    data: bytes
+    data: ReadInParts
     part_size: int
     at: float
     parts: dict[int, set[str]] = field(default_factory=dict)
@@ -26,7 +27,7 @@ class _Wanted:
 class Downloads:
     """Parts on their way out, as fast as the link takes them."""
 
-    def __init__(self, topics: Topics, find: Callable[[bytes], bytes | None]) -> None:
+    def __init__(self, topics: Topics, find: Callable[[bytes], ReadInParts | None]) -> None:
         self._topics = topics
         self._find = find
         self._wanted: dict[bytes, _Wanted] = {}
@@ -57,7 +58,7 @@ class Downloads:
                     break
                 devices = wanted.parts.pop(index)
                 start = index * wanted.part_size
-                data = memoryview(wanted.data)[start : start + wanted.part_size]
+                data = wanted.data[start : start + wanted.part_size]
                 payload = encode_part(sha256[:16], index, data)
                 room -= len(payload)
                 self.delivered += len(payload) * len(devices)

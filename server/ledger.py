@@ -9,13 +9,15 @@ rows counted since. SQLite in WAL mode with ``synchronous=FULL``.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from kellet.sdk.durable import Database
 from kellet.sdk.protocol.messages import FLOAT, Receipt
+from kellet.server.blobs import ReadInParts
 
 __all__ = ["Ledger", "Member", "RoundRow", "UpdateRow"]
 
@@ -84,6 +86,12 @@ create unique index if not exists once_a_round
 create index if not exists spooled on updates (spooled) where spooled = 1;
 """
 
+# SQLite copies what it is given whole, and a row whole to change one column of it. So C and the
+# moments are the last in their rows, where zeros take no memory, and are then written in parts; and
+# the row that has C is left alone where only the round changes: its number is that of the last
+# row of rounds.
+_PART = 1 << 18  # bytes
+
 MemberState = Literal["active", "ghost", "left", "dropped"]
 
 
@@ -145,26 +153,39 @@ class Ledger:
 
     # -- the fleet ------------------------------------------------------------
 
-    def fleet(self) -> tuple[bytes, int, int, int, bytes, bytes] | None:
-        """(plan id, epoch, last round, rounds closed, model digest, C), or None where fresh."""
-        rows = self._db.all("select plan, epoch, round, closed, model, control from fleet")
+    def fleet(self) -> tuple[bytes, int, int, int, bytes] | None:
+        """(plan id, epoch, last round, rounds closed, model digest), or None where fresh."""
+        rows = self._db.all(
+            "select plan, epoch, (select coalesce(max(round), 0) from rounds), closed, model"
+            " from fleet"
+        )
         return rows[0] if rows else None
 
-    def found(self, plan: bytes, model: bytes, control: bytes, epoch: int = 1) -> None:
+    @contextmanager
+    def control(self) -> Iterator[ReadInParts]:
+        """C as the last checkpoint has it, to be read in parts."""
+        with self._db.blob("fleet", "control", 1) as blob:
+            yield blob
+
+    def found(self, plan: bytes, model: bytes, control: ReadInParts, epoch: int = 1) -> None:
         """The first entry: a fleet that trains ``plan`` from ``model``."""
         with self._db.transaction():
+            slot, value = _slot(control)
             self._db.run(
-                "insert into fleet values (1, ?, ?, 0, 0, ?, ?)", plan, epoch, model, control
+                f"insert into fleet values (1, ?, ?, 0, 0, ?, {slot})", plan, epoch, model, value
             )
+            self._fill("fleet", "control", control)
 
-    def new_epoch(self, epoch: int, control: bytes, summary: dict[str, Any]) -> None:
+    def new_epoch(self, epoch: int, control: ReadInParts, summary: dict[str, Any]) -> None:
         """C = 0: every membership's control is zero, and the ghosts are gone.
 
         What was counted and not yet folded into a checkpoint belongs to the old epoch. A
         round that is open is abandoned, with this summary.
         """
         with self._db.transaction():
-            self._db.run("update fleet set epoch = ?, control = ?", epoch, control)
+            slot, value = _slot(control)
+            self._db.run(f"update fleet set epoch = ?, control = {slot}", epoch, value)
+            self._fill("fleet", "control", control)
             self._db.run("update members set audit = '0', counted = 0")
             self._db.run("update members set state = 'dropped' where state = 'ghost'")
             self._db.run("update updates set spooled = 0")
@@ -172,6 +193,14 @@ class Ledger:
                 "update rounds set state = 'abandoned', summary = ? where state = 'open'",
                 json.dumps(summary),
             )
+
+    def _fill(self, table: str, column: str, data: ReadInParts) -> None:
+        """Write what ``_slot`` has made room for in the table's one row, in the transaction."""
+        if len(data) <= _PART:
+            return
+        with self._db.blob(table, column, 1, write=True) as blob:
+            for start in range(0, len(data), _PART):
+                blob.write(data[start : start + _PART])
 
     # -- rounds ---------------------------------------------------------------
 
@@ -194,7 +223,6 @@ class Ledger:
                 announcement,
                 json.dumps(summary),
             )
-            self._db.run("update fleet set round = ?", round_)
             self._db.run("delete from downlink")
             if residual is not None:
                 self._db.run("insert into downlink values (1, ?)", residual)
@@ -228,7 +256,7 @@ class Ledger:
         *,
         closed: bool,
         model: bytes,
-        control: bytes,
+        control: ReadInParts,
         summary: dict[str, Any],
         moments: tuple[str, bytes] | None = None,
     ) -> None:
@@ -237,6 +265,7 @@ class Ledger:
         ``moments``: the server optimiser's name and vectors, after a round that closed. An
         abandoned one leaves them as they were.
         """
+        slot, value = _slot(control)
         with self._db.transaction():
             self._db.run(
                 "update rounds set state = ?, summary = ? where round = ?",
@@ -245,15 +274,20 @@ class Ledger:
                 round_,
             )
             self._db.run(
-                "update fleet set model = ?, control = ?, closed = closed + ?",
+                f"update fleet set round = ?, model = ?, closed = closed + ?, control = {slot}",
+                round_,
                 model,
-                control,
                 int(closed),
+                value,
             )
+            self._fill("fleet", "control", control)
             if closed:
                 self._db.run("delete from moments")
                 if moments is not None:
-                    self._db.run("insert into moments values (1, ?, ?)", *moments)
+                    name, vectors = moments
+                    slot, value = _slot(vectors)
+                    self._db.run(f"insert into moments values (1, ?, {slot})", name, value)
+                    self._fill("moments", "vectors", vectors)
             self._db.run("update updates set spooled = 0 where spooled = 1")
 
     def moments(self) -> tuple[str, bytes] | None:
@@ -387,6 +421,14 @@ class Ledger:
 
     def close(self) -> None:
         self._db.close()
+
+
+def _slot(data: ReadInParts) -> tuple[str, bytes | int]:
+    """What stands for ``data`` in a statement, and its value: a short one itself, or zeros.
+
+    A connection of ``sqlite3`` keeps 80 bytes of each blob that it ever opened in parts.
+    """
+    return ("?", data[:]) if len(data) <= _PART else ("zeroblob(?)", len(data))
 
 
 def _round_row(row: tuple[Any, ...]) -> RoundRow:

@@ -120,6 +120,10 @@ class OpenRound:
             | {"stale": row.header.get("stale", 0)}
         )
 
+    def over(self) -> None:
+        """The round has ended: let go of its sum, whoever still holds the round."""
+        self.total = ExactSum(0)
+
     def summary(self, now: float) -> dict[str, Any]:
         """What there is to tell about the round. Losses are means over its devices."""
 

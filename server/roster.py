@@ -11,6 +11,7 @@ from kellet.server.ledger import Ledger, Member, UpdateRow
 __all__ = ["Greeting", "Roster"]
 
 MODULUS = 2**64
+UNWRITTEN = 60.0  # s; how far what the ledger says of the last word of a device may lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,15 @@ class Roster:
     installation is gone. A newcomer (c_i = 0) changes N alone.
     """
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, ledger: Ledger, clock: Callable[[], float], ttl: float = float("inf")
+    ) -> None:
+        """``ttl``: the seconds after which a member counts as silent."""
         self._ledger = ledger
         self._clock = clock  # seconds on any clock that survives a restart
+        # After a restart nobody is to seem silent who was not: a hundredth of it does not matter.
+        self._unwritten = min(UNWRITTEN, ttl / 100)
+        self._written: dict[tuple[str, bytes], float] = {}  # when the ledger heard them last
         self._members: dict[tuple[str, bytes], Member] = {}
         self._active: dict[str, Member] = {}
         self.reload()
@@ -64,6 +71,7 @@ class Roster:
         self._active.clear()
         for member in self._ledger.members():
             self.remember(member)
+            self._written[member.device, member.nonce] = member.seen
 
     def speaks_for(self, device: str, nonce: bytes, boot: bytes) -> bool:
         """Whether this process said hello last, and is enrolled."""
@@ -109,7 +117,10 @@ class Roster:
             schemes=message.schemes,
             profile=message.profile,
         )
-        self._write(member)
+        if known is None or replace(known, seen=member.seen) != member or self._lags(member):
+            self._write(member)
+        else:  # a hello again, as a device says it until it is answered
+            self.remember(member)
         receipt = self._ledger.receipt(message.pending) if message.pending else None
         current = known is not None and message.epoch == epoch and not _behind(known, message)
         return Greeting(
@@ -183,11 +194,16 @@ class Roster:
             return "its control variate is not the one in the ledger"
         return ""
 
+    def _lags(self, member: Member) -> bool:
+        """Whether the ledger is to hear that the member was seen."""
+        return not 0 <= member.seen - self._written[member.device, member.nonce] < self._unwritten
+
     def _retire(self, member: Member) -> None:
         self._write(replace(member, state="ghost" if member.counted else "dropped"))
 
     def _write(self, member: Member) -> None:
         self._ledger.write_member(member)
+        self._written[member.device, member.nonce] = member.seen
         self.remember(member)
 
     def _reject(self, code: str, reason: str, message: Hello) -> Reject:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from kellet.sdk.durable import write_file
 from kellet.sdk.errors import LinkError
+from kellet.sdk.heap import return_large_blocks
 from kellet.sdk.lock import StateLock
 from kellet.sdk.plan import Plan, export_model
 from kellet.sdk.protocol.effects import Publish, Report, Tick
@@ -60,6 +61,7 @@ class Aggregator:
         new_epoch: bool = False,
         on_report: Callable[[Report], None] = lambda _report: None,
     ) -> None:
+        return_large_blocks()
         self._plan = plan
         self._broker = broker
         self._config = config

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
+from kellet.sdk.controls import parts
+from kellet.server.blobs import ReadInParts
 
-__all__ = ["ExactSum", "control_gap"]
+__all__ = ["ExactSum", "Limbs", "control_gap"]
 
 GRID = 2.0**48
 
@@ -32,34 +34,67 @@ class ExactSum:
 
     def add(self, values: NDArray[Any], weight: int = 1) -> None:
         """Add ``values`` (float [n], each below 2^14) times ``weight`` (below 2^31)."""
-        kernels.add_scaled(self.lo, self.hi, kernels.to_grid(values), weight)
+        if values.dtype == np.float32:
+            kernels.accumulate(self.lo, self.hi, values, weight)
+        else:
+            kernels.add_scaled(self.lo, self.hi, kernels.to_grid(values), weight)
 
     def add_grid(self, q: NDArray[np.int64], weight: int = 1) -> None:
         """Add int64 values that are on the grid already."""
         kernels.add_scaled(self.lo, self.hi, q, weight)
 
-    def mean(self, count: int) -> NDArray[np.float64]:
-        """The sum divided by ``count``, float64 [n]; zeros where ``count`` is 0."""
+    def mean(self, count: int, part: slice = slice(None)) -> NDArray[np.float64]:
+        """The sum divided by ``count``, float64 [n]; zeros where ``count`` is 0.
+
+        With a ``part``, of these entries alone.
+        """
+        lo, hi = self.lo[part], self.hi[part]
         if count == 0:
-            return np.zeros(len(self))
-        return kernels.limbs_to_float64(self.lo, self.hi) / (count * GRID)
+            return np.zeros(len(lo))
+        mean = kernels.limbs_to_float64(lo, hi)
+        mean /= count * GRID
+        return mean
 
     def integers(self) -> list[int]:
         """The exact sums in grid steps, as Python integers."""
         return [int(h) * 2**64 + int(low) for low, h in zip(self.lo, self.hi, strict=True)]
 
+    @property
+    def limbs(self) -> Limbs:
+        """What ``dump`` gives, read in parts."""
+        return Limbs(self)
+
     def dump(self) -> bytes:
         """The limbs, little-endian: all low ones, then all high ones."""
-        return self.lo.astype("<u8").tobytes() + self.hi.astype("<i8").tobytes()
+        return self.limbs[:]
 
     @classmethod
-    def load(cls, raw: bytes) -> Self:
+    def load(cls, raw: ReadInParts) -> Self:
         """The inverse of ``dump``."""
         n = len(raw) // 16
         out = cls(n)
-        out.lo[:] = np.frombuffer(raw, "<u8", n)
-        out.hi[:] = np.frombuffer(raw, "<i8", n, 8 * n)
+        for part in parts(n):
+            low = slice(8 * part.start, 8 * part.stop)
+            out.lo[part] = np.frombuffer(raw[low], "<u8")
+            out.hi[part] = np.frombuffer(raw[8 * n + low.start : 8 * n + low.stop], "<i8")
         return out
+
+
+class Limbs:
+    """The bytes of a sum as it stands, made where they are read."""
+
+    def __init__(self, total: ExactSum) -> None:
+        limbs = (total.lo.astype("<u8", copy=False), total.hi.astype("<i8", copy=False))
+        self._low, self._high = (each.view(np.uint8) for each in limbs)
+
+    def __len__(self) -> int:
+        return 2 * len(self._low)
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(len(self))
+        half = len(self._low)
+        high = self._high[max(start - half, 0) : max(stop - half, 0)]
+        return self._low[start:stop].tobytes() + high.tobytes()
 
 
 def control_gap(control: ExactSum, committed: Iterable[NDArray[np.int64]]) -> int:

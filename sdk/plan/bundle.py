@@ -109,7 +109,7 @@ class SelfTest(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Contents:
-    """A bundle taken apart. The graphs and ``initial`` are views of the file.
+    """A bundle taken apart. The graphs, ``initial`` and ``test`` are views of the file.
 
     ``variants`` are the step graphs by scheme, of the schemes that are known here.
     """
@@ -118,8 +118,13 @@ class Contents:
     step: memoryview
     eval: memoryview
     initial: memoryview
-    self_test: SelfTest
+    test: memoryview
     variants: Mapping[str, memoryview]
+
+    @property
+    def self_test(self) -> SelfTest:
+        """Read when it is asked for: its batch may be as large as the parameters."""
+        return msgspec.msgpack.decode(self.test, type=SelfTest)
 
 
 def write_contents(
@@ -182,13 +187,13 @@ def read_bundle(raw: bytes | mmap.mmap, digest: bytes | None = None) -> Contents
         if variant.scheme in SCHEMES  # a newer Kellet may have more
     }
     _check_graphs(manifest, entries["step.onnx"], entries["eval.onnx"], variants)
-    self_test = _decode_self_test(entries["selftest.msgpack"], manifest)
+    _check_self_test(entries["selftest.msgpack"], manifest)
     return Contents(
         manifest,
         entries["step.onnx"],
         entries["eval.onnx"],
         entries["initial.f32"],
-        self_test,
+        entries["selftest.msgpack"],
         variants,
     )
 
@@ -277,7 +282,7 @@ def _difference(what: str, found: tuple[str, ...], wanted: tuple[str, ...]) -> s
     return f"its {what}s are not in the manifest's order"
 
 
-def _decode_self_test(raw: memoryview, manifest: Manifest) -> SelfTest:
+def _check_self_test(raw: memoryview, manifest: Manifest) -> None:
     try:
         self_test = msgspec.msgpack.decode(raw, type=SelfTest)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -303,7 +308,6 @@ def _decode_self_test(raw: memoryview, manifest: Manifest) -> SelfTest:
         raise _wrong_self_test("it names a gradient beyond the last")
     for tensor in (batch, labels, self_test.scores):
         tensor.array()
-    return self_test
 
 
 def _wrong_self_test(why: str) -> PlanError:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kellet.sdk.errors import PlanError
 
-__all__ = ["GraphFacts", "field", "fields", "inspect_graph"]
+__all__ = ["GraphFacts", "field", "field_head", "fields", "inspect_graph"]
 
 _MODEL_IR, _MODEL_GRAPH, _MODEL_OPSET, _MODEL_TRAINING, _MODEL_FUNCTIONS = 1, 7, 8, 20, 25
 _GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_SPARSE = 1, 5, 11, 12, 15
@@ -78,7 +78,12 @@ def field(number: int, value: int | bytes | memoryview) -> bytes:
     """Encode one field: an integer as a varint, bytes with their length."""
     if isinstance(value, int):
         return _encode(number << 3) + _encode(value)
-    return b"".join([_encode(number << 3 | 2), _encode(len(value)), value])
+    return b"".join([field_head(number, len(value)), value])
+
+
+def field_head(number: int, size: int) -> bytes:
+    """What comes before the ``size`` bytes of a field."""
+    return _encode(number << 3 | 2) + _encode(size)
 
 
 def _encode(number: int) -> bytes:

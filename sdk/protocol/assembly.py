@@ -14,6 +14,8 @@ from kellet.sdk.protocol.parts import bitmap, part_count
 
 __all__ = ["Assembly"]
 
+_READ = 1 << 20  # bytes of a mapped file that are in memory at once
+
 
 class Assembly:
     """``size`` bytes that arrive in parts, in memory or in a file that outlives us.
@@ -68,14 +70,20 @@ class Assembly:
         self._store[start : start + len(payload)] = payload
         self._store[self.size + index : self.size + index + 1] = b"\1"
         self._missing.discard(index)
+        self._release()
         return True
 
     def verified(self) -> bool:
         """True where all is here and the digest is right; else what is wrong is forgotten."""
         if self._missing:
             return False
-        with memoryview(self._store) as view, view[: self.size] as data:
-            right = hashlib.sha256(data).digest() == self.sha256
+        digest = hashlib.sha256()
+        with memoryview(self._store) as view:
+            for start in range(0, self.size, _READ):
+                with view[start : min(start + _READ, self.size)] as data:
+                    digest.update(data)
+                self._release()
+        right = digest.digest() == self.sha256
         if not right:
             self._store[self.size :] = bytes(self.count)
             self._missing = set(range(self.count))
@@ -84,12 +92,22 @@ class Assembly:
     def data(self) -> bytes:
         """The bytes (a copy)."""
         with memoryview(self._store) as view, view[: self.size] as data:
-            return bytes(data)
+            copy = bytes(data)
+        self._release()
+        return copy
 
     def take(self) -> memoryview:
         """The bytes of a transfer in memory, not copied: nothing may be added afterwards."""
         assert isinstance(self._store, bytearray)
         return memoryview(self._store)[: self.size].toreadonly()
+
+    def _release(self) -> None:
+        """Let go of the memory that a mapped file takes.
+
+        The map is shared: what was written is in the system's cache, and ``sync`` finds it there.
+        """
+        if isinstance(self._store, mmap.mmap):
+            self._store.madvise(mmap.MADV_DONTNEED)
 
     def sync(self) -> None:
         """Put the file on the disk: its data, and its name in the directory."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from algorithms.local import control
 from machines.network import Fleet, Weather
 from machines.puppet import Lab, Puppet
@@ -303,3 +304,37 @@ def test_an_aggregator_restored_from_a_backup_sends_its_devices_back(folder: Pat
     assert anew == {"a", "b", "c"}
     states = [m.state for m in fleet.server.ledger.members()]
     assert sorted(states) == ["active"] * 3 + ["ghost"] * 3
+
+
+@pytest.mark.parametrize(("ttl", "often"), [(7 * 86400.0, 60.0), (500.0, 5.0)])
+def test_a_hello_that_says_nothing_new_is_written_now_and_then(ttl: float, often: float) -> None:
+    lab = Lab(linear_loss(1), Scaffold(), min_members=2, member_ttl=ttl)
+    a = Puppet(lab)
+
+    def seen() -> float:
+        (member,) = lab.ledger.members()
+        return member.seen
+
+    for lab.age, written in [
+        (0.9 * often, 0.0),
+        (often, often),
+        (1.9 * often, often),
+        (0.5 * often, 0.5 * often),  # the clock was put back
+    ]:
+        assert isinstance(a.hello(), Welcome)
+        assert seen() == written
+    lab.age = 0.6 * often
+    a.incarnation, a.boot = 2, b"new-boot"
+    assert isinstance(a.hello(), Welcome)
+    assert seen() == lab.age
+
+
+def test_a_hello_that_is_not_written_counts_as_heard() -> None:
+    lab = Lab(linear_loss(1), Scaffold(), min_members=2, member_ttl=500.0)
+    a = Puppet(lab)
+    lab.age = 4.0
+    a.hello()
+    lab.age = 502.0
+    Puppet(lab, "b")  # a round may begin: those silent for 500 s are dropped, a is not
+    assert lab.member_states() == {"a": ["active"], "b": ["active"]}
+    assert lab.machine.members == 2

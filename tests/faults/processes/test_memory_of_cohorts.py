@@ -13,8 +13,10 @@ from kellet.server.brokers import BrokerHandle
 ONE_STEP = {"name": "scaffold", "local_lr": 0.1, "local_steps": 1, "batch_size": 0}
 PARAMETERS = 1_000_000
 ROUNDS = 2
-# Bytes a parameter. 64 is what it should be; SQLite writes C whole, and copies it to do so.
-MOST = 215
+# Bytes a parameter: what was aimed at, and is kept with 59. At rest there are 40 while a round is
+# open (C 16, its sum 16, the model 4, the announced control 4); an update has 12 more while it
+# is counted, and 4 are the exported model.
+MOST = 64
 LINGER = 3.0  # s in which the finished aggregator can be looked at
 
 
@@ -50,7 +52,7 @@ def test_memory_does_not_depend_on_the_cohort(make_fleet: MakeFleet, broker: Bro
     record(
         "cohorts of 2 and of 12 devices: the aggregator's largest memory",
         2,
-        "the same" + ("" if max(two, twelve) <= 64 else "; above 64 bytes a parameter"),
+        f"the same, within {MOST} bytes a parameter",
         f"{PARAMETERS:,} parameters: base {base / MB:.0f} MB, and {two:.0f} and {twelve:.0f} bytes "
         "a parameter",
     )
