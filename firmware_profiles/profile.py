@@ -14,9 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-__all__ = ["Key", "Participation", "Profile", "WrongKey", "check_keys", "load", "names", "read"]
+__all__ = [
+    "Key",
+    "Participation",
+    "Profile",
+    "WrongKey",
+    "check_keys",
+    "load",
+    "names",
+    "read",
+    "read_toml",
+]
 
 FOLDER = Path(__file__).resolve().parent
+_MOST_BYTES = 64 << 10  # of a file of settings
 _PATTERN = r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)"
 
 
@@ -244,12 +255,21 @@ def read(path: Path) -> Profile:
     ValueError where it is no TOML.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = read_toml(path)
     except ValueError as error:
         raise ValueError(f"{path.name} is not TOML: {error}") from error
     profile = _made(values, path.name)
     _one_of(path.name, "name", profile.name, (path.stem,), "a profile is found by its file")
     return profile
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return what a file of settings says. Raises OSError, and ValueError where it is no TOML."""
+    with path.open("rb") as file:
+        raw = file.read(_MOST_BYTES + 1)
+    if len(raw) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES >> 10} KB")
+    return tomllib.loads(raw.decode("utf-8"))
 
 
 def check_keys(

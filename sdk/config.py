@@ -5,14 +5,13 @@ Options of the command win over it. A key that is unknown is refused, with the r
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from kellet.firmware_profiles import WrongKey
-from kellet.firmware_profiles.profile import Key, check_keys
+from kellet.firmware_profiles.profile import Key, check_keys, read_toml
 from kellet.sdk import profile
 from kellet.sdk.errors import UsageError
 
@@ -78,7 +77,7 @@ class Config:
 def read_config(path: Path) -> Config:
     """Read a ``kellet.toml``. Raises ``UsageError``, naming the key."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = read_toml(path)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read",

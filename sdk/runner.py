@@ -14,7 +14,7 @@ from kellet.firmware_profiles import Participation, Profile
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import DeviceEvent, DeviceMachine, Leave, StartTraining, TrainingStopped
-from kellet.sdk.errors import UsageError
+from kellet.sdk.errors import PlanError, UsageError
 from kellet.sdk.health import peak_mb
 from kellet.sdk.lock import StateLock
 from kellet.sdk.participation import Consent, blind_spots
@@ -206,7 +206,11 @@ class Device:
         event = self._events.next(self._machine.wake, hurry=outbox.waiting)
         now = time.monotonic()
         if isinstance(event, TrainingBroke):
-            self._step(TrainingStopped(event.base, str(event.error)), link, outbox, now)
+            # Words about the data may quote a sample: they stay on the device.
+            why = "cannot train; its own log says why"
+            if isinstance(event.error, PlanError):
+                why = str(event.error)
+            self._step(TrainingStopped(event.base, why), link, outbox, now)
             raise event.error
         if isinstance(event, Disconnected):
             outbox.clear()

@@ -167,3 +167,8 @@ def test_a_change_names_where_it_was_asked_for() -> None:
 def test_no_device_runs_with_the_kernels_alone() -> None:
     with pytest.raises(UsageError, match=r"--target cortex_m7 --out kernels\.o"):
         chosen_profile("cortex_m7", None)
+
+
+def test_a_file_without_an_end_is_not_read() -> None:
+    with pytest.raises(UsageError, match="more than 64 KB"):
+        read_config(Path("/dev/zero"))
