@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from kellet import kernels
 from kellet.sdk.algorithms import FedAvg, Scaffold
-from kellet.sdk.controls import parts
 from kellet.sdk.protocol.vectors import Codec
 from kellet.server.optimizers import (
     FedAdagrad,
@@ -20,7 +19,7 @@ from kellet.server.optimizers import (
     Kept,
     ServerOptimizer,
 )
-from kellet.server.sums import ExactSum
+from kellet.server.sums import ExactSum, parts
 
 __all__ = [
     "FRESH",

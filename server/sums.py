@@ -7,19 +7,25 @@ is multiplied by an integer weight and added as an integer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
-from kellet.sdk.controls import parts
 from kellet.server.blobs import ReadInParts
 
-__all__ = ["ExactSum", "Limbs", "control_gap"]
+__all__ = ["CHUNK", "ExactSum", "Limbs", "control_gap", "parts"]
 
 GRID = 2.0**48
+CHUNK = 1 << 16  # elements
+
+
+def parts(n: int) -> Iterator[slice]:
+    """Cut n elements into parts that are computed one after the other, to save memory."""
+    for start in range(0, n, CHUNK):
+        yield slice(start, min(start + CHUNK, n))
 
 
 class ExactSum:
