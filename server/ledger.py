@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from kellet.sdk.durable import Database
 from kellet.sdk.protocol.messages import FLOAT, Receipt
@@ -165,7 +165,7 @@ class Ledger:
     def control(self) -> Iterator[ReadInParts]:
         """C as the last checkpoint has it, to be read in parts."""
         with self._db.blob("fleet", "control", 1) as blob:
-            yield blob
+            yield cast("ReadInParts", blob)  # whose slices typeshed takes for integers
 
     def found(self, plan: bytes, model: bytes, control: ReadInParts, epoch: int = 1) -> None:
         """The first entry: a fleet that trains ``plan`` from ``model``."""
