@@ -14,20 +14,31 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
 from kellet.kernels import Int8Rows, StepName
-from kellet.sdk.errors import UsageError
+from kellet.sdk.errors import UsageError, require
 
-__all__ = ["ALGORITHMS", "FedAvg", "FedProx", "Int8Work", "Scaffold", "Work", "from_wire", "make"]
+__all__ = [
+    "ALGORITHMS",
+    "FedAvg",
+    "FedProx",
+    "Int8Work",
+    "Scaffold",
+    "Work",
+    "from_wire",
+    "make",
+    "make_one_of",
+]
 
 F32 = NDArray[np.float32]
 Step = Callable[[float], None]
 Int8Step = Callable[[float, int], int]
+_Kind = TypeVar("_Kind")
 _MOST = 2**31 - 1  # of a count: what a message and the step's arithmetic hold
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -96,18 +107,18 @@ class FedAvg:
             if field.type == "float":
                 value = _float32(field.name, getattr(self, field.name))
                 object.__setattr__(self, field.name, value)
-        _require(self.local_lr > 0, "local_lr", self.local_lr, "above 0")
-        _require(0 < self.lr_decay <= 1, "lr_decay", self.lr_decay, "above 0 and at most 1")
-        _require(self.server_lr > 0, "server_lr", self.server_lr, "above 0")
-        _require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
-        _require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
-        _require(self.clip >= 0, "clip", self.clip, "at least 0 (0: no limit)")
+        require(self.local_lr > 0, "local_lr", self.local_lr, "above 0")
+        require(0 < self.lr_decay <= 1, "lr_decay", self.lr_decay, "above 0 and at most 1")
+        require(self.server_lr > 0, "server_lr", self.server_lr, "above 0")
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
+        require(self.clip >= 0, "clip", self.clip, "at least 0 (0: no limit)")
         for name, least in (("batch_size", 0), ("local_epochs", 1), ("local_steps", 0)):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
             wanted = f"a whole number, at least {least} and at most {_MOST}"
-            _require(whole and least <= value <= _MOST, name, value, wanted)
-        _require(
+            require(whole and least <= value <= _MOST, name, value, wanted)
+        require(
             self.weighting in ("samples", "uniform"),
             "weighting",
             self.weighting,
@@ -208,14 +219,13 @@ class FedProx(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(self.mu >= 0, "mu", self.mu, "at least 0")
+        require(self.mu >= 0, "mu", self.mu, "at least 0")
         if self.local_lr * self.mu >= 2 and not self.implicit:
             raise UsageError(
                 f"local_lr * mu = {self.local_lr * self.mu:g}",
                 why="the explicit proximal step diverges from 2 upwards",
                 repair="lower local_lr or mu, or set implicit=True",
             )
-
         if self.implicit and self.momentum:
             raise UsageError(
                 "the implicit proximal step with momentum",
@@ -270,7 +280,7 @@ class Scaffold(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(self.option in ("I", "II"), "option", self.option, "I or II")
+        require(self.option in ("I", "II"), "option", self.option, "I or II")
         if self.weighting != "uniform":
             raise UsageError(
                 "SCAFFOLD weighted by samples",
@@ -279,7 +289,7 @@ class Scaffold(FedAvg):
             )
         if not self.delta_c:
             object.__setattr__(self, "delta_c", "derived" if self.option == "II" else "f32")
-        _require(
+        require(
             self.delta_c in ("derived", "f32", "q8", "topk"),
             "delta_c",
             self.delta_c,
@@ -291,9 +301,8 @@ class Scaffold(FedAvg):
                 why="the server cannot compute a full local gradient",
                 repair='use delta_c="f32" or option="II"',
             )
-
         damping = self.control_damping
-        _require(0 < damping <= 1, "control_damping", damping, "above 0 and at most 1")
+        require(0 < damping <= 1, "control_damping", damping, "above 0 and at most 1")
         if self.option == "I" and damping != 1:
             raise UsageError(
                 f"control_damping = {damping:g} under option I",
@@ -319,28 +328,29 @@ ALGORITHMS: dict[str, type[FedAvg]] = {kind.name: kind for kind in (FedAvg, FedP
 
 def make(name: str, **hyperparameters: Any) -> FedAvg:
     """The algorithm ``name`` with these hyperparameters; ``UsageError`` where either is unknown."""
-    kind = ALGORITHMS.get(name)
+    return make_one_of(ALGORITHMS, "algorithm", {**hyperparameters, "name": name})
+
+
+def from_wire(fields: Mapping[str, Any]) -> FedAvg:
+    """The algorithm of an announcement; ``UsageError`` where this version does not know it."""
+    return make_one_of(ALGORITHMS, "algorithm", fields)
+
+
+def make_one_of(kinds: Mapping[str, type[_Kind]], noun: str, fields: Mapping[str, Any]) -> _Kind:
+    """The dataclass that ``fields`` has the ``name`` of, of the others. Raises ``UsageError``."""
+    hyperparameters = dict(fields)
+    name = str(hyperparameters.pop("name", ""))
+    kind = kinds.get(name)
     if kind is None:
-        raise UsageError(f"no algorithm {name!r}", repair=f"choose one of {', '.join(ALGORITHMS)}")
-    known = [field.name for field in dataclasses.fields(kind)]
+        raise UsageError(f"no {noun} {name!r}", repair=f"choose one of {', '.join(kinds)}")
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for key in hyperparameters:
         if key not in known:
             raise UsageError(f"{name} has no {key!r}", repair=f"it has {', '.join(known)}")
     return kind(**hyperparameters)
 
 
-def from_wire(fields: Mapping[str, Any]) -> FedAvg:
-    """The algorithm of an announcement; ``UsageError`` where this version does not know it."""
-    hyperparameters = dict(fields)
-    return make(str(hyperparameters.pop("name", "")), **hyperparameters)
-
-
 def _float32(name: str, value: object) -> float:
     number = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
-    _require(number and -_LARGEST <= value <= _LARGEST, name, value, "a finite float32")  # type: ignore[operator]
+    require(number and -_LARGEST <= value <= _LARGEST, name, value, "a finite float32")  # type: ignore[operator]
     return float(np.float32(value))  # type: ignore[arg-type]
-
-
-def _require(good: bool, name: str, value: object, wanted: str) -> None:
-    if not good:
-        raise UsageError(f"{name} = {value!r}", why=f"it must be {wanted}", repair=f"change {name}")

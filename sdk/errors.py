@@ -28,6 +28,7 @@ __all__ = [
     "ProtocolError",
     "StorageError",
     "UsageError",
+    "require",
 ]
 
 
@@ -122,3 +123,9 @@ class FleetError(KelletError):
     """The state of the fleet does not allow the operation."""
 
     exit_code = 8
+
+
+def require(good: bool, name: str, value: object, wanted: str) -> None:
+    """Raise ``UsageError`` unless ``good``: the setting ``name`` must be what is ``wanted``."""
+    if not good:
+        raise UsageError(f"{name} = {value!r}", why=f"it must be {wanted}", repair=f"change {name}")

@@ -27,8 +27,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kellet.sdk.algorithms import FedAvg
-from kellet.sdk.errors import UsageError
+from kellet.sdk.algorithms import FedAvg, make_one_of
+from kellet.sdk.errors import UsageError, require
 
 __all__ = [
     "OPTIMIZERS",
@@ -66,9 +66,9 @@ class ServerOptimizer(ABC):
         for field in dataclasses.fields(self):
             given = getattr(self, field.name)
             number = isinstance(given, (int, float, np.floating)) and not isinstance(given, bool)
-            _require(number and math.isfinite(given), field.name, given, "a finite number")
+            require(number and math.isfinite(given), field.name, given, "a finite number")
             object.__setattr__(self, field.name, float(given))
-        _require(self.server_lr > 0, "server_lr", self.server_lr, "above 0")
+        require(self.server_lr > 0, "server_lr", self.server_lr, "above 0")
 
     @abstractmethod
     def step(self, mean: F64, moments: F64) -> F64:
@@ -155,7 +155,7 @@ class _Adaptive(ServerOptimizer):
         super().__post_init__()
         _require_share("beta1", self.beta1)
         # |m| is below 2^14, and v may vanish: so m / tau stays well within float32.
-        _require(self.tau >= 1e-12, "tau", self.tau, "at least 1e-12")
+        require(self.tau >= 1e-12, "tau", self.tau, "at least 1e-12")
 
     def start(self, n: int) -> F64:
         moments = super().start(n)
@@ -236,28 +236,19 @@ class FedYogi(_Adaptive):
 OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     kind.name: kind for kind in (FedAvgM, FedAdagrad, FedAdam, FedYogi)
 }
+_NOUN = "server optimizer"
 
 
 def make(name: str, **hyperparameters: Any) -> ServerOptimizer:
     """The optimiser ``name`` with these hyperparameters; ``UsageError`` where either is unknown."""
-    kind = OPTIMIZERS.get(name)
-    if kind is None:
-        raise UsageError(
-            f"no server optimizer {name!r}", repair=f"choose one of {', '.join(OPTIMIZERS)}"
-        )
-    known = [field.name for field in dataclasses.fields(kind)]
-    for key in hyperparameters:
-        if key not in known:
-            raise UsageError(f"{name} has no {key!r}", repair=f"it has {', '.join(known)}")
-    return kind(**hyperparameters)
+    return make_one_of(OPTIMIZERS, _NOUN, {**hyperparameters, "name": name})
 
 
 def from_wire(fields: Mapping[str, Any] | None, server_lr: float) -> ServerOptimizer:
     """The optimiser of an announcement; where it has none, the plain mean at ``server_lr``."""
     if fields is None:
         return PlainMean(server_lr=server_lr)
-    hyperparameters = dict(fields)
-    return make(str(hyperparameters.pop("name", "")), **hyperparameters)
+    return make_one_of(OPTIMIZERS, _NOUN, fields)
 
 
 def settings(fields: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -287,9 +278,4 @@ def check_beside(algorithm: FedAvg, optimizer: ServerOptimizer | None) -> None:
 
 
 def _require_share(name: str, value: float) -> None:
-    _require(0 <= value < 1, name, value, "at least 0 and below 1")
-
-
-def _require(good: bool, name: str, value: object, wanted: str) -> None:
-    if not good:
-        raise UsageError(f"{name} = {value!r}", why=f"it must be {wanted}", repair=f"change {name}")
+    require(0 <= value < 1, name, value, "at least 0 and below 1")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kellet.sdk.errors import DataError, UsageError
+from kellet.sdk.errors import DataError, UsageError, require
 
 __all__ = [
     "by_label",
@@ -58,7 +58,7 @@ def dirichlet(
     """
     y = _labels(labels)
     _check_clients(len(y), clients, least)
-    _require(alpha > 0, "alpha", alpha, "above 0")
+    require(alpha > 0, "alpha", alpha, "above 0")
     rng = _generator("dirichlet", seed)
     owner = np.empty(len(y), np.int64)
     order = []
@@ -85,9 +85,9 @@ def feature_skew(
     may be fewer ranges.
     """
     v = np.asarray(values)
-    _require(v.ndim == 1 and v.dtype.kind in "fiu", "values", v.shape, "numbers in one row")
-    _require(bool(np.isfinite(v).all()), "values", "not finite", "finite")
-    _require(bins >= 1, "bins", bins, "at least 1")
+    require(v.ndim == 1 and v.dtype.kind in "fiu", "values", v.shape, "numbers in one row")
+    require(bool(np.isfinite(v).all()), "values", "not finite", "finite")
+    require(bins >= 1, "bins", bins, "at least 1")
     lower = np.searchsorted(np.sort(v), v, side="left")  # how many are below
     return dirichlet(lower * bins // max(1, len(v)), clients, alpha, seed=seed, least=least)
 
@@ -102,7 +102,7 @@ def similarity(labels: ArrayLike, clients: int, percent: float, *, seed: int = 0
     """
     y = _labels(labels)
     _check_clients(len(y), clients, 1)
-    _require(0 <= percent <= 100, "percent", percent, "from 0 to 100")
+    require(0 <= percent <= 100, "percent", percent, "from 0 to 100")
     # At 0 % only the order within a label is left to chance, and that decides nothing.
     shuffled = _generator("similarity", seed).permutation(len(y))
     alike = round(len(y) * percent / 100)
@@ -124,7 +124,7 @@ def by_label(labels: ArrayLike, clients: int, each: int = 1, *, seed: int = 0) -
     y = _labels(labels)
     known = np.unique(y)
     _check_clients(len(y), clients, 1)
-    _require(
+    require(
         len(known) <= clients * each and each <= len(known),
         "each",
         each,
@@ -136,7 +136,7 @@ def by_label(labels: ArrayLike, clients: int, each: int = 1, *, seed: int = 0) -
     for place, label in enumerate(known[places]):
         holders = sorted({j // each for j in range(place, clients * each, len(known))})
         mine = rng.permutation(np.flatnonzero(y == label))
-        _require(len(mine) >= len(holders), "clients", clients, f"fewer: label {label} is rare")
+        require(len(mine) >= len(holders), "clients", clients, f"fewer: label {label} is rare")
         for holder, part in zip(holders, np.array_split(mine, len(holders)), strict=True):
             owner[part] = holder
     return _parts(owner, clients)
@@ -215,16 +215,11 @@ def _labels(labels: ArrayLike) -> I64:
 
 
 def _check_clients(samples: int, clients: int, least: int) -> None:
-    _require(clients >= 1, "clients", clients, "at least 1")
-    _require(least >= 1, "least", least, "at least 1: a client without samples cannot train")
+    require(clients >= 1, "clients", clients, "at least 1")
+    require(least >= 1, "least", least, "at least 1: a client without samples cannot train")
     if samples < clients * least:
         raise UsageError(
             f"{samples} samples for {clients} clients",
             why=f"each gets {least} at least",
             repair=f"ask for {samples // least} clients at most",
         )
-
-
-def _require(good: bool, name: str, value: object, wanted: str) -> None:
-    if not good:
-        raise UsageError(f"{name} = {value!r}", why=f"it must be {wanted}", repair=f"change {name}")
