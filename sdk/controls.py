@@ -7,7 +7,7 @@ arrays, or anything that gives an array for a slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kellet import kernels
 from kellet.kernels import Int8Rows
+from kellet.sdk.heap import CHUNK
 
 __all__ = [
     "Controls",
@@ -24,7 +25,6 @@ __all__ = [
     "Parts",
     "Piece",
     "Sent",
-    "parts",
     "pieces",
     "quantised_shift",
     "rows_of",
@@ -33,8 +33,6 @@ __all__ = [
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-
-CHUNK = 1 << 16  # elements
 
 Element_co = TypeVar("Element_co", bound=np.generic, covariant=True)
 
@@ -109,12 +107,6 @@ class Sent:
 
     def __getitem__(self, part: slice) -> I64:
         return kernels.to_grid(self.decoded[part])
-
-
-def parts(n: int) -> Iterator[slice]:
-    """Cut n elements into parts that are worked on one after the other."""
-    for start in range(0, n, CHUNK):
-        yield slice(start, min(start + CHUNK, n))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,36 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kellet.sdk.errors import StorageError
 
-__all__ = ["Database", "write_file"]
+__all__ = ["Database", "ReadInParts", "room", "write_file"]
+
+_PART = 1 << 18  # bytes
 
 _ELSEWHERE = "check the path and its permissions, or choose another --state directory"
 _SPACE = "free some space on the disk; nothing was lost"
 _DISK = "check the disk's space, quota and health; nothing was lost"
+
+
+class ReadInParts(Protocol):
+    """Bytes that are read in parts; ``bytes`` are such."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
+
+def room(data: ReadInParts) -> tuple[str, bytes | int]:
+    """What stands for a blob in a statement, and its value; ``Database.fill`` does the rest.
+
+    SQLite copies what it is given whole, and a row whole to change one column of it. So a large
+    blob is the last in its row, where zeros take no memory, and is then written in parts. A
+    short one goes as it is: a connection of ``sqlite3`` keeps 80 bytes of each blob that it ever
+    opened in parts.
+    """
+    return ("?", data[:]) if len(data) <= _PART else ("zeroblob(?)", len(data))
 
 
 class Database:
@@ -103,6 +124,14 @@ class Database:
         """A blob of the row with that id, read or (inside a transaction) written in parts."""
         with self._disk(), self._db.blobopen(table, column, row, readonly=not write) as blob:
             yield blob
+
+    def fill(self, table: str, column: str, row: int, data: ReadInParts) -> None:
+        """Write ``data`` where ``room`` has been made for it, inside the same transaction."""
+        if len(data) <= _PART:
+            return
+        with self.blob(table, column, row, write=True) as blob:
+            for start in range(0, len(data), _PART):
+                blob.write(data[start : start + _PART])
 
     def close(self) -> None:
         self._db.close()

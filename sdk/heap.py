@@ -1,13 +1,22 @@
-"""Memory that is given back when it is freed."""
+"""Keeping a process small: work in parts, and memory that is given back when it is freed."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 
-__all__ = ["return_large_blocks"]
+__all__ = ["CHUNK", "parts", "return_large_blocks"]
+
+CHUNK = 1 << 16  # elements
 
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _LARGE = 1 << 18  # bytes
+
+
+def parts(n: int) -> Iterator[slice]:
+    """Cut n elements into parts that are worked on one after the other, to save memory."""
+    for start in range(0, n, CHUNK):
+        yield slice(start, min(start + CHUNK, n))
 
 
 def return_large_blocks() -> bool:

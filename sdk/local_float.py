@@ -15,11 +15,11 @@ from kellet.sdk.controls import (
     Controls,
     FloatVector,
     Piece,
-    parts,
     pieces,
     quantised_shift,
     rows_of,
 )
+from kellet.sdk.heap import parts
 from kellet.sdk.local import FloatSession, place
 from kellet.sdk.plan.schemes import FLOAT32
 

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
-from kellet.sdk.controls import Parts, parts
-from kellet.sdk.durable import Database
+from kellet.sdk.controls import Parts
+from kellet.sdk.durable import Database, room
 from kellet.sdk.errors import StorageError
+from kellet.sdk.heap import parts
 
 __all__ = ["Identity", "Pending", "Store", "StoredBody", "StoredControl", "unpack_control"]
 
@@ -78,7 +79,6 @@ create table if not exists residual_next (
 # Controls lie in rows of their own, and which is c_i says a number: SQLite rewrites a whole row,
 # in memory, to change one column of it.
 _FORMAT = 2
-_PART = 1 << 18  # bytes
 _CURRENT = "select control from device"
 
 
@@ -137,6 +137,20 @@ class StoredControl:
     def __getitem__(self, part: slice) -> I64:
         start, stop, _ = part.indices(self.n)
         return self.store.read_control(start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """The bytes of a control, made where they are read, in whole elements."""
+
+    c_i: Parts[np.int64]
+
+    def __len__(self) -> int:
+        return 8 * len(self.c_i)
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(len(self))
+        return self.c_i[start // 8 : stop // 8].astype("<i8", copy=False).tobytes()
 
 
 class Store:
@@ -302,8 +316,9 @@ class Store:
         """
         c_i_next = pending.c_i_next
         with self._db.transaction():
+            slot, value = room(pending.body)
             self._db.run(
-                "insert into outbox values (1, ?, ?, ?, ?, ?, ?, ?, zeroblob(?))",
+                f"insert into outbox values (1, ?, ?, ?, ?, ?, ?, ?, {slot})",
                 pending.uid,
                 pending.seq,
                 pending.round,
@@ -311,12 +326,9 @@ class Store:
                 pending.base,
                 pending.sha256,
                 None if c_i_next is None else self._write_control(c_i_next),
-                len(pending.body),  # zeros take no memory where they end a row
+                value,
             )
-            # In parts, since SQLite would copy the whole first.
-            with self._db.blob("outbox", "body", 1, write=True) as blob:
-                for start in range(0, len(pending.body), _PART):
-                    blob.write(pending.body[start : start + _PART])
+            self._db.fill("outbox", "body", 1, pending.body)
             if kept is not None:
                 self._db.run("update device set kept_plan = ?, kept = ?", plan, kept)
             if residual is not None:
@@ -381,13 +393,13 @@ class Store:
 
     def _write_control(self, c_i: Parts[np.int64]) -> int:
         """Put a control beside the others, in parts; its number."""
-        self._db.run("insert into controls (c_i) values (zeroblob(?))", 8 * len(c_i))
+        data = _Bytes(c_i)
+        slot, value = room(data)
+        self._db.run(f"insert into controls (c_i) values ({slot})", value)
         row = self._db.one("select last_insert_rowid()")
         assert row is not None
         control: int = row[0]
-        with self._db.blob("controls", "c_i", control, write=True) as blob:
-            for part in parts(len(c_i)):
-                blob.write(c_i[part].astype("<i8", copy=False).tobytes())
+        self._db.fill("controls", "c_i", control, data)
         return control
 
     def _drop_controls(self) -> None:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from kellet import kernels
 from kellet.sdk.algorithms import FedAvg, Scaffold
-from kellet.sdk.controls import Controls, Derived, FloatVector, Parts, Sent, parts
+from kellet.sdk.controls import Controls, Derived, FloatVector, Parts, Sent
+from kellet.sdk.heap import parts
 from kellet.sdk.local import (
     FloatSession,
     Int8WeightSession,

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet.sdk.coded import decode_parts
-from kellet.sdk.controls import Parts, parts
+from kellet.sdk.controls import Parts
 from kellet.sdk.errors import UsageError
+from kellet.sdk.heap import parts
 from kellet.sdk.local import TrainingFailed
 from kellet.sdk.protocol.messages import Codecs, DeltaC
 from kellet.sdk.protocol.vectors import Codec, encode_vector

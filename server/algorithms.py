@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kellet import kernels
 from kellet.sdk.algorithms import FedAvg, Scaffold
+from kellet.sdk.heap import parts
 from kellet.sdk.protocol.vectors import Codec
 from kellet.server.optimizers import (
     FedAdagrad,
@@ -19,7 +20,7 @@ from kellet.server.optimizers import (
     Kept,
     ServerOptimizer,
 )
-from kellet.server.sums import ExactSum, parts
+from kellet.server.sums import ExactSum
 
 __all__ = [
     "FRESH",

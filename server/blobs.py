@@ -6,22 +6,13 @@ import hashlib
 import os
 import weakref
 from pathlib import Path
-from typing import Protocol
 
-from kellet.sdk.durable import write_file
+from kellet.sdk.durable import ReadInParts, write_file
 from kellet.sdk.errors import StorageError
 
-__all__ = ["Blobs", "ReadInParts"]
+__all__ = ["Blobs"]
 
 _PART = 1 << 18  # bytes
-
-
-class ReadInParts(Protocol):
-    """Bytes that are read in parts; ``bytes`` are such."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, part: slice, /) -> bytes: ...
 
 
 class Blobs:

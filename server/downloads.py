@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kellet.sdk.durable import ReadInParts
 from kellet.sdk.protocol.effects import Effect, Publish
 from kellet.sdk.protocol.parts import encode_part, missing_in, part_count
 from kellet.sdk.protocol.topics import Topics
-from kellet.server.blobs import ReadInParts
 
 __all__ = ["Downloads"]
 

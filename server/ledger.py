@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from kellet.sdk.durable import Database
+from kellet.sdk.durable import Database, ReadInParts, room
 from kellet.sdk.protocol.messages import FLOAT, Receipt
-from kellet.server.blobs import ReadInParts
 
 __all__ = ["Ledger", "Member", "RoundRow", "UpdateRow"]
 
@@ -86,11 +85,8 @@ create unique index if not exists once_a_round
 create index if not exists spooled on updates (spooled) where spooled = 1;
 """
 
-# SQLite copies what it is given whole, and a row whole to change one column of it. So C and the
-# moments are the last in their rows, where zeros take no memory, and are then written in parts; and
-# the row that has C is left alone where only the round changes: its number is that of the last
-# row of rounds.
-_PART = 1 << 18  # bytes
+# C and the moments are the last in their rows (see ``durable.room``); and the row that has C is
+# left alone where only the round changes: its number is that of the last row of rounds.
 
 MemberState = Literal["active", "ghost", "left", "dropped"]
 
@@ -170,11 +166,11 @@ class Ledger:
     def found(self, plan: bytes, model: bytes, control: ReadInParts, epoch: int = 1) -> None:
         """The first entry: a fleet that trains ``plan`` from ``model``."""
         with self._db.transaction():
-            slot, value = _slot(control)
+            slot, value = room(control)
             self._db.run(
                 f"insert into fleet values (1, ?, ?, 0, 0, ?, {slot})", plan, epoch, model, value
             )
-            self._fill("fleet", "control", control)
+            self._db.fill("fleet", "control", 1, control)
 
     def new_epoch(self, epoch: int, control: ReadInParts, summary: dict[str, Any]) -> None:
         """C = 0: every membership's control is zero, and the ghosts are gone.
@@ -183,9 +179,9 @@ class Ledger:
         round that is open is abandoned, with this summary.
         """
         with self._db.transaction():
-            slot, value = _slot(control)
+            slot, value = room(control)
             self._db.run(f"update fleet set epoch = ?, control = {slot}", epoch, value)
-            self._fill("fleet", "control", control)
+            self._db.fill("fleet", "control", 1, control)
             self._db.run("update members set audit = '0', counted = 0")
             self._db.run("update members set state = 'dropped' where state = 'ghost'")
             self._db.run("update updates set spooled = 0")
@@ -193,14 +189,6 @@ class Ledger:
                 "update rounds set state = 'abandoned', summary = ? where state = 'open'",
                 json.dumps(summary),
             )
-
-    def _fill(self, table: str, column: str, data: ReadInParts) -> None:
-        """Write what ``_slot`` has made room for in the table's one row, in the transaction."""
-        if len(data) <= _PART:
-            return
-        with self._db.blob(table, column, 1, write=True) as blob:
-            for start in range(0, len(data), _PART):
-                blob.write(data[start : start + _PART])
 
     # -- rounds ---------------------------------------------------------------
 
@@ -265,7 +253,7 @@ class Ledger:
         ``moments``: the server optimiser's name and vectors, after a round that closed. An
         abandoned one leaves them as they were.
         """
-        slot, value = _slot(control)
+        slot, value = room(control)
         with self._db.transaction():
             self._db.run(
                 "update rounds set state = ?, summary = ? where round = ?",
@@ -280,14 +268,14 @@ class Ledger:
                 int(closed),
                 value,
             )
-            self._fill("fleet", "control", control)
+            self._db.fill("fleet", "control", 1, control)
             if closed:
                 self._db.run("delete from moments")
                 if moments is not None:
                     name, vectors = moments
-                    slot, value = _slot(vectors)
+                    slot, value = room(vectors)
                     self._db.run(f"insert into moments values (1, ?, {slot})", name, value)
-                    self._fill("moments", "vectors", vectors)
+                    self._db.fill("moments", "vectors", 1, vectors)
             self._db.run("update updates set spooled = 0 where spooled = 1")
 
     def moments(self) -> tuple[str, bytes] | None:
@@ -382,8 +370,8 @@ class Ledger:
 
     def has_counted(self, round_: int, device: str) -> bool:
         """Whether an update of this device that names the round was counted."""
-        of_round = "where round = ? and counted = 1 and kind = 'update'"
-        return bool(self._updates(f"{of_round} and device = ?", round_, device))
+        of_round = "where round = ? and device = ? and counted = 1 and kind = 'update'"
+        return bool(self._db.all(f"select 1 from updates {of_round}", round_, device))
 
     def _updates(self, where: str, *values: object) -> list[UpdateRow]:
         rows = self._db.all(
@@ -421,14 +409,6 @@ class Ledger:
 
     def close(self) -> None:
         self._db.close()
-
-
-def _slot(data: ReadInParts) -> tuple[str, bytes | int]:
-    """What stands for ``data`` in a statement, and its value: a short one itself, or zeros.
-
-    A connection of ``sqlite3`` keeps 80 bytes of each blob that it ever opened in parts.
-    """
-    return ("?", data[:]) if len(data) <= _PART else ("zeroblob(?)", len(data))
 
 
 def _round_row(row: tuple[Any, ...]) -> RoundRow:

@@ -7,25 +7,19 @@ is multiplied by an integer weight and added as an integer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
-from kellet.server.blobs import ReadInParts
+from kellet.sdk.durable import ReadInParts
+from kellet.sdk.heap import parts
 
-__all__ = ["CHUNK", "ExactSum", "Limbs", "control_gap", "parts"]
+__all__ = ["ExactSum", "Limbs", "control_gap"]
 
 GRID = 2.0**48
-CHUNK = 1 << 16  # elements
-
-
-def parts(n: int) -> Iterator[slice]:
-    """Cut n elements into parts that are computed one after the other, to save memory."""
-    for start in range(0, n, CHUNK):
-        yield slice(start, min(start + CHUNK, n))
 
 
 class ExactSum:

@@ -9,10 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from kellet import kernels
+from kellet.sdk.heap import CHUNK
 from kellet.server import algorithms
 from kellet.server.ledger import Ledger
 from kellet.server.optimizers import PlainMean, ServerOptimizer
-from kellet.server.sums import CHUNK, ExactSum
+from kellet.server.sums import ExactSum
 
 N_TRAIN, N_UPDATE, N_PARAMS = CHUNK + 77, 2 * CHUNK + 5, 2 * CHUNK + 9
 WEIGHT = 7
