@@ -14,9 +14,8 @@ import numpy as np
 from kellet.kernels import Int8Rows, aligned, dequantise, quantise, row_layout
 from kellet.sdk.controls import FloatVector
 from kellet.sdk.errors import PlanError, UsageError
-from kellet.sdk.plan.bundle import step_outputs
 from kellet.sdk.plan.schemes import Int8Layout, Int8Tensor, check_scheme
-from kellet.sdk.plan.session import address, bind_batch, open_session, run_bound
+from kellet.sdk.plan.session import StepGraph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,10 +62,7 @@ class Int8Session:
         self.weight_grads = self.scratch[: layout.n_weights]
         self.rest = aligned(layout.n_rest)
         self.rest_grads = aligned(layout.n_rest_train)
-        self._loss = np.zeros((), np.float32)
         self._frozen = _rows(layout.frozen)
-        self._new_buffers = np.zeros(layout.n_rest_update - layout.n_rest_train, np.float32)
-        self._buffers = self.rest[layout.n_rest_train : layout.n_rest_update]
         initial = plan.initial_view()
         for held in layout.frozen:
             _fill(self._frozen, held, quantise(_aligned(initial[held.flat]), _layout(held)))
@@ -76,10 +72,19 @@ class Int8Session:
                 self.rest[floats.rest] = initial[floats.flat]
         self.load(initial, seed=0)
         plan.release()
-        self._session = open_session(graph, plan.manifest, threads, lean=True)
-        self._binding = self._session.io_binding()
-        self._batch: tuple[_Array, _Array] | None = None
-        self._bind()
+        gradients = {held.tensor.name: self.weight_grads[held.values] for held in layout.weights}
+        for floats in layout.rest:
+            if floats.tensor.role == "train":
+                gradients[floats.tensor.name] = self.rest_grads[floats.rest]
+        self._graph = StepGraph(
+            graph,
+            plan.manifest,
+            threads,
+            inputs=self.inputs(),
+            gradients=gradients,
+            buffers=self.rest[layout.n_rest_train : layout.n_rest_update],
+            lean=True,
+        )
 
     def load(self, x: FloatVector, *, seed: int) -> None:
         """Take the model ``x``, float32 [n_update] or [n_params].
@@ -120,11 +125,7 @@ class Int8Session:
         Float buffers in ``rest`` take their new values. Nothing else is
         written. Raises ``DataError`` for a batch of another shape or dtype.
         """
-        self._batch = bind_batch(self._binding, self.plan.manifest, x, y)
-        run_bound(self._session, self._binding)
-        if self._new_buffers.size:
-            self._buffers[:] = self._new_buffers
-        return float(self._loss)
+        return self._graph.run(x, y)
 
     def gradients(self) -> Iterator[tuple[slice, _Floats]]:
         """Yield (place in the flat vector, gradient) of each trained tensor, as views."""
@@ -167,65 +168,6 @@ class Int8Session:
             if floats.tensor.role != "frozen":
                 out[floats.flat] = self.rest[floats.rest]
         return out
-
-    def split(self, flat: _Floats) -> tuple[_Floats, _Floats]:
-        """Return the parts of a flat vector that belong to ``weights`` and to ``rest``.
-
-        ``flat`` has n_train elements (gradients, controls) or n_update (models);
-        the parts are fresh, aligned, and have n_weights elements, and
-        n_rest_train or those and the buffers.
-        """
-        size = self._rest_size(flat)
-        weights, rest = aligned(self.layout.n_weights, flat.dtype), aligned(size, flat.dtype)
-        for held in self.layout.weights:
-            weights[held.values] = flat[held.flat]
-        for floats in self.layout.rest:
-            if floats.rest.stop <= size:
-                rest[floats.rest] = flat[floats.flat]
-        return weights, rest
-
-    def merge(self, weights_part: _Floats, rest_part: _Floats, out: _Floats) -> _Floats:
-        """Put the parts that `split` gives back into ``out`` [n_train] or [n_update]."""
-        size = self._rest_size(out)
-        for what, part, wanted in (
-            ("weights' part", weights_part, self.layout.n_weights),
-            ("rest's part", rest_part, size),
-        ):
-            if part.shape != (wanted,):
-                raise _wrong(what, part, f"[{wanted}]")
-        for held in self.layout.weights:
-            out[held.flat] = weights_part[held.values]
-        for floats in self.layout.rest:
-            if floats.rest.stop <= size:
-                out[floats.flat] = rest_part[floats.rest]
-        return out
-
-    def _rest_size(self, flat: _Array) -> int:
-        if flat.shape == (self.plan.n_train,):
-            return self.layout.n_rest_train
-        if flat.shape == (self.plan.n_update,):
-            return self.layout.n_rest_update
-        raise _wrong("vector", flat, f"[{self.plan.n_train}] or [{self.plan.n_update}]")
-
-    def _bind(self) -> None:
-        bind_input, bind_output = self._binding.bind_input, self._binding.bind_output
-        outputs: dict[str, tuple[_Array, tuple[int, ...]]] = {"loss": (self._loss, ())}
-        for name, value in self.inputs().items():
-            bind_input(name, "cpu", 0, value.dtype, value.shape, address(value))
-        for held in self.layout.weights:
-            gradient = self.weight_grads[held.values]
-            outputs[f"grad::{held.tensor.name}"] = (gradient, held.tensor.shape)
-        n_train = self.layout.n_rest_train
-        for floats in self.layout.rest:
-            tensor = floats.tensor
-            if tensor.role == "train":
-                outputs[f"grad::{tensor.name}"] = (self.rest_grads[floats.rest], tensor.shape)
-            elif tensor.role == "buffer":
-                fresh = self._new_buffers[floats.rest.start - n_train : floats.rest.stop - n_train]
-                outputs[f"buffer::{tensor.name}"] = (fresh, tensor.shape)
-        for output in step_outputs(self.plan.manifest):
-            array, shape = outputs[output]
-            bind_output(output, "cpu", 0, np.float32, shape, address(array))
 
 
 def _rows(tensors: Sequence[Int8Tensor]) -> Int8Rows:

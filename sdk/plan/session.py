@@ -17,11 +17,13 @@ from kellet.sdk.plan.bundle import step_outputs
 from kellet.sdk.plan.manifest import Manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from onnxruntime import InferenceSession
 
     from kellet.sdk.plan.plan import Plan
 
-__all__ = ["GradientSession", "bind_batch", "open_session", "run_bound"]
+__all__ = ["GradientSession", "StepGraph", "open_session", "run_bound"]
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -112,6 +114,60 @@ def bind_batch(binding: Any, manifest: Manifest, x: _Array, y: _Array) -> tuple[
     return x, y
 
 
+class StepGraph:
+    """A plan's step, bound by address: it reads and writes the caller's arrays.
+
+    ``inputs``: what the graph takes beside the batch. ``gradients``: by tensor, where each lands.
+    ``buffers``: the plan's float buffers, one after the other, as `run` renews them.
+    """
+
+    def __init__(
+        self,
+        graph: memoryview,
+        manifest: Manifest,
+        threads: int,
+        *,
+        inputs: Mapping[str, _Array],
+        gradients: Mapping[str, _Array],
+        buffers: _Array,
+        lean: bool = False,
+    ) -> None:
+        self._manifest = manifest
+        self._loss = np.zeros((), np.float32)
+        # The runtime may read a buffer after it has written the new value of
+        # it, so new buffers land beside the vector and are copied afterwards.
+        self._buffers, self._new_buffers = buffers, np.zeros(len(buffers), np.float32)
+        self._session = open_session(graph, manifest, threads, lean=lean)
+        self._binding = self._session.io_binding()
+        self._batch: tuple[_Array, _Array] | None = None
+        for name, value in inputs.items():
+            self._binding.bind_input(name, "cpu", 0, value.dtype, value.shape, address(value))
+        outputs = {"loss": (self._loss, ())} | self._outputs(gradients)
+        for name in step_outputs(manifest):
+            array, shape = outputs[name]
+            self._binding.bind_output(name, "cpu", 0, np.float32, shape, address(array))
+
+    def run(self, x: _Array, y: _Array) -> float:
+        """Return the batch's mean loss; gradients and buffers are in their arrays."""
+        self._batch = bind_batch(self._binding, self._manifest, x, y)
+        run_bound(self._session, self._binding)
+        if self._new_buffers.size:
+            self._buffers[:] = self._new_buffers
+        return float(self._loss)
+
+    def _outputs(self, gradients: Mapping[str, _Array]) -> dict[str, tuple[_Array, Any]]:
+        found: dict[str, tuple[_Array, Any]] = {}
+        start = 0
+        for tensor in self._manifest.tensors:
+            if tensor.role == "train":
+                found[f"grad::{tensor.name}"] = (gradients[tensor.name], tensor.shape)
+            elif tensor.role == "buffer":
+                fresh = self._new_buffers[start : start + tensor.size]
+                found[f"buffer::{tensor.name}"] = (fresh, tensor.shape)
+                start += tensor.size
+        return found
+
+
 class GradientSession:
     """Gradients of a plan's loss. Not for use from two threads at once.
 
@@ -128,15 +184,14 @@ class GradientSession:
         self.params = plan.initial()
         plan.release()
         self.grads = aligned(plan.n_train)
-        self._loss = np.zeros((), np.float32)
-        self._session = open_session(plan.step_graph, plan.manifest, threads)
-        self._binding = self._session.io_binding()
-        # The runtime may read a buffer after it has written the new value of
-        # it, so new buffers land beside the vector and are copied afterwards.
-        self._new_buffers = np.zeros(plan.n_update - plan.n_train, np.float32)
-        self._buffers = self.params[plan.n_train : plan.n_update]
-        self._batch: tuple[_Array, _Array] | None = None
-        self._bind_vectors()
+        self._graph = StepGraph(
+            plan.step_graph,
+            plan.manifest,
+            threads,
+            inputs=plan.views(self.params),
+            gradients=plan.views(self.grads),
+            buffers=self.params[plan.n_train : plan.n_update],
+        )
 
     def step(self, x: _Array, y: _Array) -> float:
         """Return the batch's mean loss at ``params`` and fill ``grads``.
@@ -145,28 +200,7 @@ class GradientSession:
         Float buffers in ``params`` take their new values. Nothing else is
         written. Raises ``DataError`` for a batch of another shape or dtype.
         """
-        self._batch = bind_batch(self._binding, self.plan.manifest, x, y)
-        run_bound(self._session, self._binding)
-        if self._new_buffers.size:
-            self._buffers[:] = self._new_buffers
-        return float(self._loss)
-
-    def _bind_vectors(self) -> None:
-        bind_input, bind_output = self._binding.bind_input, self._binding.bind_output
-        n_train = self.plan.n_train
-        outputs: dict[str, tuple[_Array, tuple[int, ...]]] = {"loss": (self._loss, ())}
-        for tensor in self.plan.manifest.tensors:
-            end = tensor.offset + tensor.size
-            value = self.params[tensor.offset : end]
-            bind_input(tensor.name, "cpu", 0, np.float32, tensor.shape, address(value))
-            if tensor.role == "train":
-                outputs[f"grad::{tensor.name}"] = (self.grads[tensor.offset : end], tensor.shape)
-            elif tensor.role == "buffer":
-                fresh = self._new_buffers[tensor.offset - n_train : end - n_train]
-                outputs[f"buffer::{tensor.name}"] = (fresh, tensor.shape)
-        for name in step_outputs(self.plan.manifest):
-            array, shape = outputs[name]
-            bind_output(name, "cpu", 0, np.float32, shape, address(array))
+        return self._graph.run(x, y)
 
 
 def _batch(what: str, array: _Array, dtype: str, shape: tuple[int, ...]) -> _Array:

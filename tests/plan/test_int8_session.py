@@ -130,25 +130,6 @@ def test_decoded_weights_are_within_a_unit_of_the_model(batch_norm: Plan, scheme
         session.decoded(out[1:])
 
 
-def test_split_and_merge_undo_each_other(batch_norm: Plan) -> None:
-    session = opened(batch_norm)
-    for n in (batch_norm.n_train, batch_norm.n_update):
-        flat = np.arange(n, dtype=np.float32)
-        weights, rest = session.split(flat)
-        assert weights.size == session.weight_grads.size
-        assert weights.size + rest.size == n
-        names = {t.tensor.name: weights[t.values] for t in session.layout.weights}
-        for name, value in names.items():
-            assert np.array_equal(value, batch_norm.views(flat)[name].ravel())
-        assert np.array_equal(session.merge(weights, rest, np.zeros_like(flat)), flat)
-    with pytest.raises(UsageError, match="vector"):
-        session.split(flat[:-1])
-    with pytest.raises(UsageError, match="weights' part"):
-        session.merge(weights[:-1], rest, np.zeros_like(flat))
-    with pytest.raises(UsageError, match="rest's part"):
-        session.merge(weights, rest[:-1], np.zeros_like(flat))
-
-
 def test_gradients_are_named_by_their_place(batch_norm: Plan) -> None:
     session = opened(batch_norm)
     flat = np.zeros(batch_norm.n_train, np.float32)
@@ -156,9 +137,10 @@ def test_gradients_are_named_by_their_place(batch_norm: Plan) -> None:
     session.rest_grads[:] = 2
     for place, found in session.gradients():
         flat[place] = found
-    weights, rest = session.split(flat)
-    assert (weights == 1).all()
-    assert (rest == 2).all()
+    trained = [held for held in session.layout.rest if held.tensor.role == "train"]
+    assert all((flat[held.flat] == 1).all() for held in session.layout.weights)
+    assert all((flat[held.flat] == 2).all() for held in trained)
+    assert trained
 
 
 def test_buffers_move_as_in_float32(batch_norm: Plan) -> None:
