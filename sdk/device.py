@@ -284,8 +284,7 @@ class DeviceMachine:
             effects += self._drop_round()
         self._announced = None  # should it be one that this version cannot or will not train for
         self._announced = Announced.read(message, raw)
-        blobs = [b for round_ in wanted for b in (round_.plan, round_.model, round_.control) if b]
-        self._cache.retain({blob.sha256 for blob in blobs})
+        self._cache.retain({blob.sha256 for round_ in wanted for blob in round_.blobs})
         return effects + self._next(now)
 
     def _drop_round(self) -> list[Effect | StartTraining]:
@@ -356,12 +355,11 @@ class DeviceMachine:
         self._working = announced
         self._seconds = message.seconds
         round_ = announced.round
-        blobs = [b for b in (round_.plan, round_.model, round_.control) if b]
         fetch = Fetch(
             self._topics,
             self._device,
             self._talk.who,
-            blobs=blobs,
+            blobs=round_.blobs,
             kept=round_.plan,
             part_size=round_.part_size,
             cache=self._cache,

@@ -8,15 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.blobs import BlobCache
-from kellet.sdk.coded import decode_parts
-from kellet.sdk.controls import Controls, FloatVector
+from kellet.sdk.controls import FloatVector
 from kellet.sdk.device import StartTraining, Trained, TrainingStopped
 from kellet.sdk.errors import DataError, KelletError, PlanError
+from kellet.sdk.given import Given
 from kellet.sdk.heap import return_large_blocks
 from kellet.sdk.holdout import split_holdout
 from kellet.sdk.outgoing import Announced
@@ -69,19 +66,6 @@ class Abilities:
     threads: int = 1
     misfit: Callable[[Plan, FedAvg, str, int], str] = _fits
     unfit: Callable[[], str] = lambda: ""
-
-
-@dataclass
-class _Given:
-    """What a training starts from, as bytes, let go of as soon as it is decoded.
-
-    ``model`` and ``c``: blobs of the announcement; ``kept`` and ``residual``: of the store.
-    """
-
-    model: bytes | memoryview
-    c: bytes | memoryview | None
-    kept: bytes | None
-    residual: bytes | None
 
 
 class _Opened:
@@ -168,17 +152,7 @@ class TrainingWorker:
                 return
         announced = effect.announced
         self.want(announced.base)
-        round_ = announced.round
-        # The cache gives the blobs away: whoever trains lets go of them as early as can be.
-        model, *control = self._cache.take(
-            *(blob.sha256 for blob in (round_.model, round_.control) if blob)
-        )
-        given = _Given(
-            model=model,
-            c=control[0] if control else None,
-            kept=self._store.kept(round_.plan.sha256),
-            residual=self._store.residual(round_.plan.sha256),
-        )
+        given = Given.take(announced.round, self._cache, self._store)
         self._thread = threading.Thread(
             target=self._run,
             args=(announced, given, time.monotonic() + _SHARE * effect.seconds),
@@ -217,7 +191,7 @@ class TrainingWorker:
                     return False
         return True
 
-    def _run(self, announced: Announced, given: _Given, until: float) -> None:
+    def _run(self, announced: Announced, given: Given, until: float) -> None:
         base = announced.base
         event: Trained | TrainingStopped | TrainingBroke
         try:
@@ -235,20 +209,14 @@ class TrainingWorker:
         if self._wanted == base:  # else it was stopped half-way, for another or for good
             self._answer(event)
 
-    def _train(self, announced: Announced, given: _Given, until: float) -> Trained:
+    def _train(self, announced: Announced, given: Given, until: float) -> Trained:
         round_, algorithm = announced.round, announced.algorithm
         opened = self._open(round_.plan.sha256)
         if self._wanted != announced.base:  # and the store may be closed
             raise TrainingFailed("it is not wanted any more")
         plan, shapes = opened.plan, opened.shapes
         session = self._session(announced, opened)
-        controls = None
-        if given.c is not None and round_.control is not None:
-            c = decode_parts(round_.control.codec, given.c, shapes.train, shapes.n_train)
-            controls = Controls(c, self._store.stored_control(plan.n_train))
-        given.c = None
-        x = decode_parts(round_.model.codec, given.model, shapes.update, shapes.n_update)
-        given.model = b""
+        x, controls = given.decode(shapes, self._store.stored_control)
         judged = opened.judge(x)
         model = begin(
             session,
@@ -257,7 +225,7 @@ class TrainingWorker:
             shapes=shapes,
             controls=controls,
             local=plan.local,
-            kept=_floats(given.kept),
+            kept=given.kept,
             int8_shift=self._abilities.shift == "int8",
             seed=round_.seed,
             device=self._device,
@@ -274,7 +242,7 @@ class TrainingWorker:
             opened.data,
             shapes=shapes,
             controls=controls,
-            uplink=Uplink.of(round_.codecs, self._abilities.codec, _floats(given.residual)),
+            uplink=Uplink.of(round_.codecs, self._abilities.codec, given.residual),
             stop=self._stop_reason(announced.base, until),
             progress=note,
             seed=round_.seed,
@@ -352,7 +320,3 @@ class TrainingWorker:
             data, held = split_holdout(checked, self._holdout, self._device)
             self._opened = _Opened(plan, data, held, self._abilities.threads)
         return self._opened
-
-
-def _floats(raw: bytes | None) -> NDArray[np.float32] | None:
-    return None if raw is None else np.frombuffer(raw, "<f4")

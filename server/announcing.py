@@ -135,10 +135,8 @@ class Announcer:
     def _retain(self, message: Round, at: Standing, residual: bytes | None) -> None:
         """Let go of the blobs that nothing needs any more once ``message`` is announced."""
         # The old residual stays until the new one is written down.
-        wanted = {at.digest, at.residual, residual, *_blobs_of(message)}
-        earlier = [
-            sha256 for named in self._earlier(message) for sha256 in _blobs_of(named.message)
-        ]
+        wanted = {at.digest, at.residual, residual, *(blob.sha256 for blob in message.blobs)}
+        earlier = [blob.sha256 for named in self._earlier(message) for blob in named.message.blobs]
         self._blobs.retain({sha256 for sha256 in wanted if sha256}, frozenset(earlier))
 
     def _earlier(self, message: Round) -> list[Named]:
@@ -261,10 +259,6 @@ def _settings(algorithm: dict[str, Any], **others: Any) -> dict[str, Any]:
 
 def _late(policy: Late | None) -> dict[str, Any]:
     return {"late": "buffer", **msgspec.to_builtins(policy)} if policy else {"late": "drop"}
-
-
-def _blobs_of(message: Round) -> list[bytes]:
-    return [blob.sha256 for blob in (message.plan, message.model, message.control) if blob]
 
 
 def vector_bytes(vector: F32) -> memoryview:

@@ -155,6 +155,11 @@ class Round(_Message, frozen=True, kw_only=True, tag="round"):
     server_optimizer: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
     @property
+    def blobs(self) -> list[Blob]:
+        """What a device needs for it: the plan, the model, and the control where there is one."""
+        return [blob for blob in (self.plan, self.model, self.control) if blob]
+
+    @property
     def optimizing(self) -> dict[str, Any] | None:
         """The server's optimiser; None where the model follows the plain mean."""
         return self.server_optimizer if isinstance(self.server_optimizer, dict) else None

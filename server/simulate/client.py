@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet.sdk.blobs import BlobCache
-from kellet.sdk.coded import decode_parts
-from kellet.sdk.controls import Controls
 from kellet.sdk.device import DeviceMachine, StartTraining, Trained, TrainingStopped
 from kellet.sdk.errors import FleetError
+from kellet.sdk.given import Given
 from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Unsubscribe
 from kellet.sdk.protocol.topics import Topics, check_id
 from kellet.sdk.store import Store
@@ -90,14 +89,8 @@ class Client:
     def _train(self, effect: StartTraining) -> Trained | TrainingStopped:
         simulation, announced = self._simulation, effect.announced
         plan, shapes, round_ = simulation.plan, simulation.shapes, announced.round
-        blobs = self._cache.take(*(blob.sha256 for blob in (round_.model, round_.control) if blob))
-        x = decode_parts(round_.model.codec, blobs[0], shapes.update, shapes.n_update)
-        controls = None
-        if round_.control:
-            c = decode_parts(round_.control.codec, blobs[1], shapes.train, shapes.n_train)
-            controls = Controls(c, self.store.control(shapes.n_train))
-        kept = self.store.kept(round_.plan.sha256)
-        residual = self.store.residual(round_.plan.sha256)
+        given = Given.take(round_, self._cache, self.store)
+        x, controls = given.decode(shapes, self.store.control)
         try:
             model = begin(
                 simulation.session(self._kind.scheme),
@@ -109,7 +102,7 @@ class Client:
                 device=self._device,
                 round_=round_.round,
                 local=plan.local,
-                kept=_floats(kept),
+                kept=given.kept,
                 int8_shift=self._kind.shift == "int8",
                 stepping=simulation.stepping,
             )
@@ -122,7 +115,7 @@ class Client:
                 seed=round_.seed,
                 device=self._device,
                 round_=round_.round,
-                uplink=Uplink.of(round_.codecs, self._kind.codec, _floats(residual)),
+                uplink=Uplink.of(round_.codecs, self._kind.codec, given.residual),
             )
         except TrainingFailed as error:
             return TrainingStopped(announced.base, str(error))
@@ -136,7 +129,3 @@ class Client:
             if receipt is not None and receipt.counted:
                 return pending.c_i_next[:]
         return self.store.control(self._simulation.plan.n_train)
-
-
-def _floats(raw: bytes | None) -> NDArray[np.float32] | None:
-    return None if raw is None else np.frombuffer(raw, "<f4")

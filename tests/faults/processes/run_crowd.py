@@ -23,12 +23,13 @@ from support.child import serve, tell
 from kellet.sdk import Plan
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import DeviceMachine, StartTraining, Trained
+from kellet.sdk.given import Given
 from kellet.sdk.plan import GradientSession
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Tick, Unsubscribe
 from kellet.sdk.protocol.messages import Busy, FromServer
 from kellet.sdk.protocol.topics import Topics
-from kellet.sdk.protocol.vectors import Shapes, decode_vector
+from kellet.sdk.protocol.vectors import Shapes
 from kellet.sdk.store import Store
 from kellet.sdk.trainer import Data, train
 from kellet.sdk.transport.base import Disconnected, Received
@@ -207,21 +208,17 @@ class _Device:
     def _train(self, effect: StartTraining) -> Trained:
         crowd, announced = self._link.crowd, effect.announced
         round_, shapes = announced.round, crowd.shapes
-        named = [blob for blob in (round_.model, round_.control) if blob]
-        raw, *rest = self._cache.take(*(blob.sha256 for blob in named))
-        c = None
-        if round_.control:
-            c = decode_vector(round_.control.codec, rest[0], shapes.train, shapes.n_train)
+        x, controls = Given.take(round_, self._cache, self.store).decode(shapes, self.store.control)
         with np.load(self._data) as held:
             data = Data(*crowd.plan.check_data(held["x"], held["y"]))
         outcome = train(
             crowd.session,
             announced.algorithm,
             data,
-            x=decode_vector(round_.model.codec, raw, shapes.update, shapes.n_update),
+            x=x,
             shapes=shapes,
-            c=c,
-            c_i=self.store.control(shapes.n_train) if round_.control else None,
+            c=controls.c if controls else None,
+            c_i=controls.c_i if controls else None,
             seed=round_.seed,
             device=self.name,
             round_=round_.round,
