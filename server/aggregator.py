@@ -235,7 +235,7 @@ class AggregatorMachine:
         for effect in effects:
             if isinstance(effect, Publish) and not effect.bulk:
                 to_all = effect.topic == self.topics.round
-                copies = len(self._roster.active()) if to_all else 1
+                copies = len(self._roster.enrolled) if to_all else 1
                 self._traffic["down"] += copies * len(effect.payload)
         return effects
 
@@ -311,8 +311,8 @@ class AggregatorMachine:
 
     def _counted(self, effects: list[Effect], now: float) -> list[AggregatorEffect]:
         """Close the round early if nothing else is worth waiting for after these."""
-        opened, members = self._round, self._roster.active()
-        full = opened is not None and opened.cohort.complete(opened.message.quorum, members)
+        opened, enrolled = self._round, self._roster.enrolled
+        full = opened is not None and opened.cohort.complete(opened.message.quorum, enrolled)
         return [*effects, *(self._close(now) if full else [])]
 
     # -- rounds -----------------------------------------------------------------
@@ -330,7 +330,7 @@ class AggregatorMachine:
         if self._closed >= self.config.rounds:
             self.finished = True
             return self._idle("finished")
-        if len(self._roster.active()) < self.config.min_members:
+        if len(self._roster.enrolled) < self.config.min_members:
             return self._idle("waiting")
         number = self._number + 1
         chosen = self.config.selection.choose(number, self._roster.active())

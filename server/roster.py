@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from kellet.sdk.protocol.messages import Hello, Reject, Welcome
@@ -48,6 +48,11 @@ class Roster:
     def size(self) -> int:
         """N: every membership whose control is part of C."""
         return sum(m.state in ("active", "ghost") for m in self._members.values())
+
+    @property
+    def enrolled(self) -> Collection[str]:
+        """The devices that are enrolled."""
+        return self._active.keys()
 
     def active(self) -> list[str]:
         """The devices that are enrolled, by name."""
