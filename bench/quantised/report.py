@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
+from bench.markdown import table
 from bench.quantised.device import TORCH, Device, relative
 from bench.quantised.grid import ALGORITHMS, NEAREST, SCHEMES
 from bench.quantised.results import Results, difference, mean
@@ -164,17 +165,6 @@ def _verdict_table(results: Results) -> str:
     says = {True: "met", False: "missed", None: "not measured"}
     rows = [[v.goal, v.what, v.found, says[v.met]] for v in verdicts(results)]
     return table(["goal", "where", "found, at the worst", "verdict"], rows)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table that can be read as it is."""
-    lines = [list(head), *(list(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    lines.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        "| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |"
-        for line in lines
-    )
 
 
 def page(results: Results) -> str:
