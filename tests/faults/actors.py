@@ -162,19 +162,6 @@ class Faulty(Node):
     def after_step(self) -> None:
         """What the driver looks at after each step."""
 
-    def alarm(self) -> None:
-        # As in Node.alarm, but one alarm at a time.
-        wake, life = self.machine.wake, self.life
-        if wake is None or wake == float("inf"):
-            return
-
-        def ring() -> None:
-            due = self.alive and self.life == life and self.machine.wake is not None
-            if due and self.machine.wake <= self.fleet.now:
-                self.take(Tick())
-
-        self.fleet.after(max(0.0, wake - self.fleet.now), ring)
-
     def carry_out(self, effect: Any) -> None:
         match effect:
             case Publish():
