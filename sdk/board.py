@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kellet.sdk.errors import UsageError
-from kellet.sdk.readings import Sensors
+from kellet.sdk.readings import Sensors, text_of
 
 __all__ = ["Board", "detect", "device_id", "profile_name"]
 
@@ -91,7 +91,7 @@ def detect(
     installed = _memory(root)
     limit = _memory_limit(root)
     memory = min(installed, limit) if limit else installed
-    cpuinfo = _text(root / "proc/cpuinfo")
+    cpuinfo = text_of(root / "proc/cpuinfo")
     readings = Sensors(root).read()
     return Board(
         model=_model(root, cpuinfo),
@@ -145,10 +145,10 @@ def device_id(root: Path = Path("/")) -> str:
     Boards leave the factory with one host name, and SD cards are copied: the digits are of
     the board's serial number, or of the system's id where there is none.
     """
-    host = _text(root / "proc/sys/kernel/hostname").strip().partition(".")[0]
+    host = text_of(root / "proc/sys/kernel/hostname").strip().partition(".")[0]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", host).strip("-")[:40] or "device"
     for place in ("proc/device-tree/serial-number", "etc/machine-id"):
-        own = _text(root / place).strip("\0\n ")
+        own = text_of(root / place).strip("\0\n ")
         if own:  # hashed, for it is not meant to be told
             return f"{name}-{hashlib.sha256(own.encode()).hexdigest()[:6]}"
     return name
@@ -156,17 +156,17 @@ def device_id(root: Path = Path("/")) -> str:
 
 def _model(root: Path, cpuinfo: str) -> str:
     for place in ("proc/device-tree/model", "sys/firmware/devicetree/base/model"):
-        model = _text(root / place).strip("\0\n ")
+        model = text_of(root / place).strip("\0\n ")
         if model:
             return model
     found = re.search(r"^Model\s*:\s*(.+)$", cpuinfo, re.MULTILINE)  # a container on a Pi
     if found:
         return found[1].strip()
-    return _text(root / "sys/class/dmi/id/product_name").strip()
+    return text_of(root / "sys/class/dmi/id/product_name").strip()
 
 
 def _memory(root: Path) -> int:
-    found = re.search(r"^MemTotal:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    found = re.search(r"^MemTotal:\s*(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
     if not found:
         raise UsageError(
             "the memory of this machine is not known",
@@ -179,7 +179,7 @@ def _memory(root: Path) -> int:
 def _memory_limit(root: Path) -> int | None:
     """The least limit of the control groups that this process is in, in bytes."""
     limits = []
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in text_of(root / "proc/self/cgroup").splitlines():
         number, controllers, group = [*line.split(":", 2), "", ""][:3]
         tops: tuple[str, ...]
         if number == "0" and not controllers:
@@ -193,7 +193,7 @@ def _memory_limit(root: Path) -> int | None:
         # outside lead nowhere, and its own is the top.
         for top in tops:
             for place in (parts, *parts.parents):
-                text = _text(root / top / place / name).strip()
+                text = text_of(root / top / place / name).strip()
                 if text.isdigit() and int(text) < _UNLIMITED:
                     limits.append(int(text))
     return min(limits, default=None)
@@ -201,7 +201,7 @@ def _memory_limit(root: Path) -> int | None:
 
 def _cores(root: Path) -> int:
     """Cores that are online and, on this very machine, not denied to this process."""
-    online = _text(root / "sys/devices/system/cpu/online").strip()
+    online = text_of(root / "sys/devices/system/cpu/online").strip()
     count = 0
     for span in filter(None, online.split(",")):
         first, _, last = span.partition("-")
@@ -221,11 +221,3 @@ def _features(cpuinfo: str) -> tuple[str, ...]:
     found = re.search(r"^(?:Features|flags)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     has = set(found[1].split()) if found else set()
     return tuple(feature for feature in _SHOWN if feature in has)
-
-
-def _text(path: Path) -> str:
-    """The file's content; empty where there is none, or it cannot be read."""
-    try:
-        return path.read_bytes().decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-__all__ = ["Readings", "Sensors"]
+__all__ = ["Readings", "Sensors", "text_of"]
 
 # A zone of the processor, as kernels name them; others measure a modem, a charger or the case.
 _PROCESSOR = re.compile(r"cpu|soc|core|x86_pkg|package|cluster|big|little|acpitz", re.IGNORECASE)
@@ -119,12 +119,12 @@ class Sensors:
     def _default_routes(self) -> list[tuple[int, str]]:
         """(metric, interface) of each default route."""
         routes = []
-        for line in _text(self._root / "proc/net/route").splitlines()[1:]:
+        for line in text_of(self._root / "proc/net/route").splitlines()[1:]:
             field = line.split()
             everywhere = len(field) >= 8 and field[1] == field[7] == "00000000"
             if everywhere and int(field[3], 16) & _ROUTE_UP:
                 routes.append((int(field[6]), field[0]))
-        for line in _text(self._root / "proc/net/ipv6_route").splitlines():
+        for line in text_of(self._root / "proc/net/ipv6_route").splitlines():
             field = line.split()
             everywhere = len(field) >= 10 and set(field[0] + field[1]) == {"0"}
             if everywhere and int(field[8], 16) & _ROUTE_UP and field[9] != "lo":
@@ -133,9 +133,9 @@ class Sensors:
 
     def _is_modem(self, name: str) -> bool:
         device = self._root / "sys/class/net" / name
-        driver = re.search(r"^DRIVER=(.+)$", _text(device / "device/uevent"), re.MULTILINE)
+        driver = re.search(r"^DRIVER=(.+)$", text_of(device / "device/uevent"), re.MULTILINE)
         return bool(
-            "DEVTYPE=wwan" in _text(device / "uevent").splitlines()
+            "DEVTYPE=wwan" in text_of(device / "uevent").splitlines()
             or _line(device / "type") in (str(_PPP), str(_RAW_IP))
             or _MODEM_NAMES.match(name)
             or (driver and driver[1] in _MODEM_DRIVERS)
@@ -169,11 +169,12 @@ def _number(path: Path) -> int | None:
 
 
 def _line(path: Path) -> str:
-    return _text(path).strip()
+    return text_of(path).strip()
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """What a file of the kernel's says; empty where it is not there, or its sensor is off."""
     try:
         return path.read_bytes().decode("utf-8", "replace")
-    except OSError:  # not there, or a sensor that is off
+    except OSError:
         return ""
