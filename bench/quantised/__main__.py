@@ -11,12 +11,12 @@ from pathlib import Path
 
 from bench.evidence.plans import ROOT, source
 from bench.evidence.pool import work
+from bench.evidence.progress import Progress
 from bench.quantised import report
 from bench.quantised.accuracy import Finished, Job, run
 from bench.quantised.device import measure
 from bench.quantised.figure import draw
 from bench.quantised.grid import FULL, QUICK, SEEDS, cells_of, fingerprint
-from bench.quantised.progress import Progress
 from bench.quantised.results import Results, begun, write
 from kellet.sdk.errors import KelletError
 from kellet.sdk.plan import Plan
