@@ -7,6 +7,8 @@
 """
 
 from kellet.firmware_profiles.profile import (
+    LOG_MB,
+    PROCESS_MB,
     Participation,
     Profile,
     WrongKey,
@@ -15,4 +17,4 @@ from kellet.firmware_profiles.profile import (
     read,
 )
 
-__all__ = ["Participation", "Profile", "WrongKey", "load", "names", "read"]
+__all__ = ["LOG_MB", "PROCESS_MB", "Participation", "Profile", "WrongKey", "load", "names", "read"]

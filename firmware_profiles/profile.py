@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 __all__ = [
+    "LOG_MB",
+    "PROCESS_MB",
     "Key",
     "Participation",
     "Profile",
@@ -26,6 +28,10 @@ __all__ = [
     "read_toml",
 ]
 
+# Of a device before it has a plan: its process, and its database's log. kellet.sdk.peak and
+# kellet.sdk.planner hold the bytes.
+PROCESS_MB = 85
+LOG_MB = 5
 FOLDER = Path(__file__).resolve().parent
 _MOST_BYTES = 64 << 10  # of a file of settings
 _PATTERN = r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)"
@@ -176,10 +182,14 @@ _KEYS: Final[dict[str, Key]] = {
     "cpu": Key(str, "a text", "it is a name of LLVM's"),
     "memory_mb": _number(int, 1, 4_000_000, "MB", "it is the RAM that the system has"),
     "memory_budget_mb": _number(
-        int, 64, 4_000_000, "MB", "Python and onnxruntime take 60 before anything is trained"
+        int,
+        PROCESS_MB,
+        4_000_000,
+        "MB",
+        f"Python and onnxruntime take {PROCESS_MB} before anything is trained",
     ),
     "storage_budget_mb": _number(
-        int, 1, 4_000_000, "MB", "an update must outlive a power cut on the disk"
+        int, LOG_MB, 4_000_000, "MB", f"the log of the device's database takes {LOG_MB}"
     ),
     "threads": _number(int, 1, 64, "", "one training runs in as many threads"),
     "schemes": Key(

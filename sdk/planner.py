@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kellet.firmware_profiles import Profile
+from kellet.firmware_profiles import PROCESS_MB, Profile
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.errors import PlanError, UsageError
 from kellet.sdk.peak import peak_of
@@ -92,9 +92,10 @@ class Advice:
         return PlanError(
             f"{plan.manifest.name} does not fit {profile.name}",
             why=f"the smallest way ({least.scheme}, {least.algorithm}, batch {least.batch}) "
-            + " and ".join(least.short_of),
+            + " and ".join(least.short_of)
+            + f"; {PROCESS_MB} MB of the memory are the process before it has a plan",
             repair="train fewer tensors (kellet plan derive --last), take a smaller model, or "
-            "raise the budget in kellet.toml",
+            "raise memory_budget_mb and storage_budget_mb below [overrides] in kellet.toml",
         )
 
 
@@ -142,9 +143,9 @@ def predict(
     storage = _storage(plan, up, controls) / MB
     short_of = []
     if peak > profile.memory_budget_mb:
-        short_of.append(f"needs {peak:.0f} MB of memory, of {profile.memory_budget_mb}")
+        short_of.append(f"needs {math.ceil(peak)} MB of memory, of {profile.memory_budget_mb}")
     if storage > profile.storage_budget_mb:
-        short_of.append(f"needs {storage:.0f} MB of storage, of {profile.storage_budget_mb}")
+        short_of.append(f"needs {math.ceil(storage)} MB of storage, of {profile.storage_budget_mb}")
     return Candidate(
         scheme=scheme,
         algorithm=algorithm,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kellet import firmware_profiles
-from kellet.firmware_profiles import Profile, WrongKey
+from kellet.firmware_profiles import PROCESS_MB, Profile, WrongKey
 from kellet.sdk.board import Board, detect, profile_name
 from kellet.sdk.errors import UsageError
 
@@ -24,7 +24,6 @@ __all__ = [
 
 # Of the memory that a board has, where a profile asks for more: the rest is the system's.
 _SHARE = 0.5
-_LEAST_MB = 64
 
 
 def open_profile(source: str | Path) -> Profile:
@@ -69,7 +68,7 @@ def profile_here(root: Path = Path("/")) -> tuple[Profile, str]:
 
 def fitted(profile: Profile, board: Board) -> Profile:
     """``profile`` with no more memory and threads than ``board`` has."""
-    budget = max(_LEAST_MB, min(profile.memory_budget_mb, int(_SHARE * board.memory_mb)))
+    budget = max(PROCESS_MB, min(profile.memory_budget_mb, int(_SHARE * board.memory_mb)))
     return dataclasses.replace(
         profile,
         memory_mb=max(board.memory_mb, budget),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.boards import BOARDS, lay_out, supply
 
+from kellet.firmware_profiles import PROCESS_MB
 from kellet.sdk import board
 from kellet.sdk.board import Board, detect, device_id, profile_name
 from kellet.sdk.errors import UsageError
@@ -190,5 +191,5 @@ def test_ids_of_boards_that_share_a_host_name_differ(tmp_path: Path) -> None:
 def test_this_machine_has_a_profile() -> None:
     profile, why = profile_here()
     assert why
-    assert profile.memory_budget_mb <= max(64, board.detect().memory_mb // 2)
+    assert profile.memory_budget_mb <= max(PROCESS_MB, board.detect().memory_mb // 2)
     assert profile.threads <= board.detect().cores

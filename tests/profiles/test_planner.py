@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from support.toy_plans import softmax_regression
 
-from kellet.firmware_profiles import load
+from kellet.firmware_profiles import LOG_MB, PROCESS_MB, load
 from kellet.firmware_profiles.profile import _SCHEMES
-from kellet.sdk import Plan
+from kellet.sdk import Plan, peak, planner
 from kellet.sdk.algorithms import FedProx, Scaffold
 from kellet.sdk.commands.fit import link_of
 from kellet.sdk.errors import PlanError, UsageError
@@ -158,7 +159,7 @@ def test_without_room_for_two_more_vectors_it_is_fedprox(wide: Plan) -> None:
     assert chosen.algorithm == "fedprox"
     needs = predict(wide, tight, scheme="f32", algorithm="scaffold", batch=1)
     assert advice.reasons[0] == (
-        f"fedprox, for scaffold needs {needs.peak_mb:.0f} MB of memory, of "
+        f"fedprox, for scaffold needs {math.ceil(needs.peak_mb)} MB of memory, of "
         f"{tight.memory_budget_mb} even with f32/1 and batches of 1"
     )
 
@@ -182,11 +183,17 @@ def test_what_does_not_fit_is_refused_with_the_numbers(wide: Plan) -> None:
     assert isinstance(error, PlanError)
     least = predict(wide, small, scheme="f32", algorithm="fedprox", batch=1)
     assert least.short_of == (
-        f"needs {least.peak_mb:.0f} MB of memory, of 100",
-        f"needs {least.storage_mb:.0f} MB of storage, of 20",
+        f"needs {math.ceil(least.peak_mb)} MB of memory, of 100",
+        f"needs {math.ceil(least.storage_mb)} MB of storage, of 20",
     )
     for part in least.short_of:
         assert part in str(error)
+
+
+def test_the_least_budgets_are_what_a_device_takes_without_a_plan() -> None:
+    """A profile says whole MB: the first that the fixed terms fit into."""
+    assert math.ceil(peak._PROCESS / 10**6) == PROCESS_MB
+    assert math.ceil(planner._LOG / 10**6) == LOG_MB
 
 
 def test_a_device_asks_the_same(wide: Plan) -> None:

@@ -123,14 +123,14 @@ def test_check_ends_with_4_where_nothing_fits(tmp_path: Path) -> None:
     small = tmp_path / "small.toml"
     source = Path(__file__).parents[2] / "firmware_profiles" / "pi_3b.toml"
     text = source.read_text().replace('"pi_3b"', '"small"')
-    small.write_text(text.replace("memory_budget_mb = 450", "memory_budget_mb = 64"))
+    small.write_text(text.replace("memory_budget_mb = 450", "memory_budget_mb = 85"))
     done = command("plan", "check", "har", "--profile", small)
     assert done.code == 4
     assert "har does not fit small: the smallest way" in done.out
-    assert "MB of memory, of 64" in done.out
+    assert "MB of memory, of 85; 85 MB of the memory are the process" in done.out
     facts = command("plan", "check", "har", "--profile", small, "--json")
     assert (facts.code, facts.lines[0]["fit"]["fits"]) == (4, False)
-    assert "of 64" in facts.lines[0]["fit"]["refusal"]
+    assert "of 85" in facts.lines[0]["fit"]["refusal"]
 
 
 def test_options_that_cannot_be() -> None:

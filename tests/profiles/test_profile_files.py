@@ -161,9 +161,14 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
             "it may be as much as the system can spare",
         ),
         (
-            {"memory_budget_mb": 63},
-            "memory_budget_mb is 63: Python and onnxruntime take 60 before anything is trained - "
-            "it may be a whole number from 64 to 4000000 MB",
+            {"memory_budget_mb": 84},
+            "memory_budget_mb is 84: Python and onnxruntime take 85 before anything is trained - "
+            "it may be a whole number from 85 to 4000000 MB",
+        ),
+        (
+            {"storage_budget_mb": 4},
+            "storage_budget_mb is 4: the log of the device's database takes 5 - "
+            "it may be a whole number from 5 to 4000000 MB",
         ),
         (
             {"threads": 1.5},
