@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from kellet.sdk import algorithms as sdk_algorithms
 from kellet.sdk.algorithms import FedAvg
@@ -53,6 +54,7 @@ def simulate(
     check: Literal["round", "event"] = "round",
     keep_models: bool = False,
     on_round: Callable[[RoundRecord], None] | None = None,
+    on_model: Callable[[RoundRecord, NDArray[np.float32]], None] | None = None,
 ) -> History:
     """Train ``plan`` over ``clients`` with the product's own machines, in this process.
 
@@ -67,6 +69,9 @@ def simulate(
     weights. ``uplink``: the codec of delta_y, by id or for all; ``feedback``: what it left
     out is added to the next update; ``share``: k/n of ``topk``. ``downlink``: the codec of
     model and control.
+
+    ``on_round`` is told each closed round, evaluated where there is a ``test``. ``on_model`` is
+    told it before that, with the model after it, float32 [n_params], which lasts for the call.
 
     ``check="event"`` holds the invariant after every message, at a price. Raises
     ``FleetError`` where it breaks, and the errors of bad data and bad options.
@@ -90,4 +95,5 @@ def simulate(
         check=check,
         keep_models=keep_models,
         on_round=on_round,
+        on_model=on_model,
     ).run()

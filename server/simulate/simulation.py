@@ -75,6 +75,7 @@ class Simulation:
         check: Literal["round", "event"] = "round",
         keep_models: bool = False,
         on_round: Callable[[RoundRecord], None] | None = None,
+        on_model: Callable[[RoundRecord, F32], None] | None = None,
         stepping: Int8Stepping = int8_steps,
     ) -> None:
         if not clients:
@@ -89,6 +90,7 @@ class Simulation:
         self._check = check
         self._keep = keep_models
         self._on_round = on_round
+        self._on_model = on_model
         self._gap = 0
         self._records: dict[int, RoundRecord] = {}
         self._models: list[F32] = []
@@ -228,6 +230,8 @@ class Simulation:
         if self._keep:
             self._models.append(self.server.model.copy())
             self._controls.append(self.server.control.mean(self.server.members).astype(np.float32))
+        if self._on_model:
+            self._on_model(record, self.server.model)
         if self._on_round and self._evaluator is None:
             self._on_round(record)
 
