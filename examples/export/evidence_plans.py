@@ -9,17 +9,20 @@ examples are drawn from a seed, so no data set is needed to make a plan.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from kellet.sdk.authoring import export
 from kellet.sdk.plan import Plan
 
 SEED = 20240
-Example = tuple[nn.Module, None, Tensor, Tensor]
+Example = tuple[nn.Module, Callable[[Tensor, Tensor], Tensor] | None, Tensor, Tensor]
 
 
 def mnist() -> Example:
@@ -50,23 +53,56 @@ def five_million() -> Example:
     return nn.Sequential(*layers, nn.Linear(widths[-1], 10)), None, *_drawn(784)
 
 
+def mnist_logistic() -> Example:
+    """Logistic regression on MNIST at 14 x 14, from zero."""
+    linear = nn.Linear(196, 10)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return nn.Sequential(nn.Flatten(), linear), None, *_drawn(1, 14, 14)
+
+
+def mnist_mlp() -> Example:
+    """A perceptron 196-64-10 on MNIST at 14 x 14."""
+    torch.manual_seed(SEED)
+    layers = nn.Linear(196, 64), nn.ReLU(), nn.Linear(64, 10)
+    return nn.Sequential(nn.Flatten(), *layers), None, *_drawn(1, 14, 14)
+
+
+def quadratic() -> Example:
+    """Half the mean of (x w - y)^2: a quadratic in one parameter w, which starts at 1."""
+    linear = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(linear.weight)
+    x = torch.tensor([[2.0], [1.0], [1.0], [0.0]])
+    return linear, _half_squares, x, -torch.ones(4, 1)
+
+
+def _half_squares(outputs: Tensor, labels: Tensor) -> Tensor:
+    return 0.5 * F.mse_loss(outputs, labels)
+
+
 def _drawn(*shape: int) -> tuple[Tensor, Tensor]:
     """Ten examples of mean 0 and deviation 1, one of each class."""
     return torch.randn(10, *shape), torch.arange(10)
 
 
-EXAMPLES = {"mnist": mnist, "five_million": five_million}
+DIGITS = {"label_names": [str(digit) for digit in range(10)], "unit": "standard deviations"}
+PIXELS = {**DIGITS, "unit": "brightness, from 0 to 1"}
+
+# A plan, and what its input and labels mean.
+EXAMPLES: dict[str, tuple[Callable[[], Example], dict[str, Any]]] = {
+    "mnist": (mnist, DIGITS),
+    "five_million": (five_million, DIGITS),
+    "mnist_logistic": (mnist_logistic, PIXELS),
+    "mnist_mlp": (mnist_mlp, PIXELS),
+    "quadratic": (quadratic, {}),
+}
 
 
 def make(name: str) -> Plan:
     """Export the plan ``name``."""
+    example, meaning = EXAMPLES[name]
     return export(
-        *EXAMPLES[name](),
-        name=name,
-        label_names=[str(digit) for digit in range(10)],
-        unit="standard deviations",
-        licence="Apache-2.0",
-        author="The Kellet authors",
+        *example(), name=name, **meaning, licence="Apache-2.0", author="The Kellet authors"
     )
 
 
