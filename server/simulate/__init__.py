@@ -19,7 +19,7 @@ from kellet.sdk.protocol.vectors import Codec
 from kellet.server import optimizers
 from kellet.server.history import History, RoundRecord, State
 from kellet.server.optimizers import ServerOptimizer
-from kellet.server.simulate.kinds import Clients, Cohort, Kind, kinds_of
+from kellet.server.simulate.kinds import Clients, Cohort, Kind, Manages, kinds_of
 from kellet.server.simulate.simulation import Simulation
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Cohort",
     "History",
     "Kind",
+    "Manages",
     "RoundRecord",
     "Simulation",
     "State",
@@ -49,6 +50,7 @@ def simulate(
     downlink: Literal["f32", "q8"] = "f32",
     feedback: bool = False,
     share: float = 0.0,
+    manages: Manages | None = None,
     test: tuple[ArrayLike, ArrayLike] | None = None,
     initial: State | None = None,
     check: Literal["round", "event"] = "round",
@@ -70,6 +72,9 @@ def simulate(
     out is added to the next update; ``share``: k/n of ``topk``. ``downlink``: the codec of
     model and control.
 
+    ``manages(round, id, planned)``: how many of the planned steps a client has time for.
+    Fewer are partial work, which counts; with none it gives the round up.
+
     ``on_round`` is told each closed round, evaluated where there is a ``test``. ``on_model`` is
     told it before that, with the model after it, float32 [n_params], which lasts for the call.
 
@@ -86,7 +91,7 @@ def simulate(
         rounds=rounds,
         cohort=cohort,
         seed=seed,
-        kinds=kinds_of(clients, scheme=scheme, shift=shift, uplink=uplink),
+        kinds=kinds_of(clients, scheme=scheme, shift=shift, uplink=uplink, manages=manages),
         downlink=downlink,
         feedback=feedback,
         share=share,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +29,12 @@ __all__ = ["EPOCH", "Client"]
 
 I64 = NDArray[np.int64]
 EPOCH = 1
+
+
+def _after(steps: int) -> Callable[[], str]:
+    """What a training asks after each step: whether these many are run."""
+    run = itertools.count(1)
+    return lambda: "out of time" if next(run) >= steps else ""
 
 
 class Client:
@@ -89,6 +97,11 @@ class Client:
     def _train(self, effect: StartTraining) -> Trained | TrainingStopped:
         simulation, announced = self._simulation, effect.announced
         plan, shapes, round_ = simulation.plan, simulation.shapes, announced.round
+        steps = announced.algorithm.planned_steps(len(self._data))
+        if self._kind.manages is not None:
+            steps = self._kind.manages(round_.round, self._device, steps)
+            if steps < 1:
+                return TrainingStopped(announced.base, "it has time for no step")
         given = Given.take(round_, self._cache, self.store)
         x, controls = given.decode(shapes, self.store.control)
         try:
@@ -116,6 +129,7 @@ class Client:
                 device=self._device,
                 round_=round_.round,
                 uplink=Uplink.of(round_.codecs, self._kind.codec, given.residual),
+                stop=_after(steps),
             )
         except TrainingFailed as error:
             return TrainingStopped(announced.base, str(error))

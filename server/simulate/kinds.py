@@ -15,19 +15,25 @@ from kellet.sdk.protocol.vectors import CODECS, Codec
 from kellet.sdk.trainer import Data
 from kellet.server.cohort import Sample, Schedule, Selection
 
-__all__ = ["Clients", "Cohort", "Kind", "checked", "kinds_of", "offers", "selection_of"]
+__all__ = ["Clients", "Cohort", "Kind", "Manages", "checked", "kinds_of", "offers", "selection_of"]
 
 Clients = Mapping[str, tuple[ArrayLike, ArrayLike]]
 Cohort = int | Callable[[int, Sequence[str]], Collection[str]] | None
+Manages = Callable[[int, str, int], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What one client does: as a device's profile would say it."""
+    """What one client does: as a device's profile would say it.
+
+    ``manages(round, client, planned)``: how many of the planned steps it has time for, all where
+    that is None. Fewer are partial work, which counts; with none it gives the round up.
+    """
 
     scheme: str = FLOAT32
     codec: Codec = "f32"
     shift: Literal["f32", "int8"] = "f32"
+    manages: Manages | None = None
 
 
 def kinds_of(
@@ -36,6 +42,7 @@ def kinds_of(
     scheme: str | Mapping[str, str] = FLOAT32,
     shift: Literal["f32", "int8"] = "f32",
     uplink: Codec | Mapping[str, Codec] = "f32",
+    manages: Manages | None = None,
 ) -> dict[str, Kind]:
     """Each client's kind. ``UsageError`` for an unknown client, scheme or codec."""
     known = list(clients)
@@ -46,7 +53,7 @@ def kinds_of(
             raise UsageError(f"uplink = {codec!r}", repair=f"choose one of {', '.join(CODECS)}")
     if shift not in ("f32", "int8"):
         raise UsageError(f"shift = {shift!r}", repair="choose f32 or int8")
-    return {name: Kind(check_scheme(schemes[name]), codecs[name], shift) for name in known}
+    return {name: Kind(check_scheme(schemes[name]), codecs[name], shift, manages) for name in known}
 
 
 def _each(known: list[str], what: str, given: Any, default: str) -> dict[str, Any]:
