@@ -34,6 +34,7 @@ _ALIGNMENT = 16  # of the first vector; a second one is read from multiples of 4
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 Raw = bytes | memoryview | NDArray[Any]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class UpdateHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +60,9 @@ class UpdateHeader(msgspec.Struct, frozen=True, kw_only=True):
     delta_y: Codec = "f32"
     delta_c: DeltaC = "none"
     scheme: Scheme = FLOAT
+    # Of the device's own model on the same hold-out; absent where it has none.
+    personal_loss: float | msgspec.UnsetType = msgspec.UNSET
+    personal_accuracy: Share | None | msgspec.UnsetType = msgspec.UNSET
 
 
 class Body(msgspec.Struct, frozen=True):

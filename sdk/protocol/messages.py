@@ -153,6 +153,8 @@ class Round(_Message, frozen=True, kw_only=True, tag="round"):
     late: Late | msgspec.UnsetType = msgspec.UNSET
     # Name and hyperparameters, for whoever looks: devices need none. Absent with the plain mean.
     server_optimizer: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    # How devices make models of their own, by name and hyperparameters. Absent where none do.
+    personal: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def blobs(self) -> list[Blob]:
@@ -163,6 +165,11 @@ class Round(_Message, frozen=True, kw_only=True, tag="round"):
     def optimizing(self) -> dict[str, Any] | None:
         """The server's optimiser; None where the model follows the plain mean."""
         return self.server_optimizer if isinstance(self.server_optimizer, dict) else None
+
+    @property
+    def personalising(self) -> dict[str, Any] | None:
+        """How devices make models of their own; None where they do not."""
+        return self.personal if isinstance(self.personal, dict) else None
 
     @property
     def buffering(self) -> Late | None:

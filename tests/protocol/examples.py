@@ -52,6 +52,7 @@ SCAFFOLD |= {"server_lr": 1.0, "weighting": "uniform", "option": "II", "delta_c"
 FEDPROX = {"name": "fedprox", "local_lr": 0.05000000074505806, **COMMON, "local_steps": 0}
 FEDPROX |= {"server_lr": 1.0, "weighting": "samples", "mu": 0.5, "implicit": False}
 YOGI = {"name": "yogi", "server_lr": 0.1, "beta1": 0.9, "tau": 0.001, "beta2": 0.99}
+DITTO = {"name": "ditto", "steps": 0, "epochs": 1, "local_lr": 0.0, "lam": 0.125}
 RECEIPT = Receipt(uid=UID, seq=5, round=7, counted=True, reason="counted")
 
 EXAMPLES: dict[str, msgspec.Struct] = {
@@ -144,6 +145,24 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         seed=0,
         late=Late(buffer=3, max_stale=4),
     ),
+    "round with personal models": Round(
+        round=11,
+        epoch=1,
+        plan=Blob(SHA, 1000),
+        model=Blob(SHA, 2000),
+        control=None,
+        algorithm=FEDPROX,
+        weighting="samples",
+        codecs=Codecs(),
+        members=8,
+        target=3,
+        quorum=1,
+        deadline=60.0,
+        valid=60.0,
+        part_size=65536,
+        seed=0,
+        personal=DITTO,
+    ),
     "idle": Idle(reason="finished", round=7),
     "hello": Hello(**WHO, incarnation=3, seq=4, pending=UID, epoch=1, audit=2**64 - 1),
     "hello of a newcomer": Hello(**WHO, incarnation=1, seq=0, pending=None, epoch=None, audit=None),
@@ -199,6 +218,26 @@ HEADERS: dict[str, UpdateHeader] = {
         holdout_loss=1.25,
         holdout_accuracy=0.5,
         delta_c="derived",
+    ),
+    "personal": UpdateHeader(
+        kind="update",
+        device="pi-1",
+        nonce=NONCE,
+        seq=5,
+        round=11,
+        epoch=1,
+        base=BASE,
+        steps=2,
+        rate_sum=0.25,
+        samples=60,
+        loss=1.5,
+        objective=1.5,
+        drift=0.75,
+        holdout_samples=6,
+        holdout_loss=1.25,
+        holdout_accuracy=0.5,
+        personal_loss=0.25,
+        personal_accuracy=1.0,
     ),
     "coded": UpdateHeader(
         kind="update",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,6 +27,7 @@ MADE: dict[str, tuple[UpdateHeader, dict[str, Any]]] = {
             "delta_c": encode_vector("topk", V["delta_c"], shapes(2, 1).train),
         },
     ),
+    "personal": (HEADERS["personal"], {"delta_y": V["delta_y"]}),
     "leave": (HEADERS["leave"], {"c_i": V["c_i"]}),
     "leave of a newcomer": (HEADERS["leave"], {}),
 }
@@ -171,3 +173,10 @@ def test_bodies_of_older_senders_are_still_read(name: str) -> None:
     assert [f for f in ("delta_y", "delta_c", "c_i") if getattr(body, f) is not None] == list(
         vectors_
     )
+
+
+@pytest.mark.parametrize("accuracy", [1.5, -0.25, float("nan")])
+def test_an_accuracy_is_a_share(accuracy: float) -> None:
+    header = msgspec.structs.replace(HEADERS["personal"], personal_accuracy=accuracy)
+    with pytest.raises(ProtocolError):
+        decode_body(encode_body(header, delta_y=V["delta_y"]), shapes(2, 1))
