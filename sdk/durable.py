@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,10 +32,10 @@ class ReadInParts(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, part: slice, /) -> bytes: ...
+    def __getitem__(self, part: slice, /) -> bytes | memoryview: ...
 
 
-def room(data: ReadInParts) -> tuple[str, bytes | int]:
+def room(data: ReadInParts) -> tuple[str, bytes | memoryview | int]:
     """What stands for a blob in a statement, and its value; ``Database.fill`` does the rest.
 
     SQLite copies what it is given whole, and a row whole to change one column of it. So a large
@@ -49,11 +49,14 @@ def room(data: ReadInParts) -> tuple[str, bytes | int]:
 class Database:
     """SQLite in ``path`` (WAL, ``synchronous=FULL``, read back), or (None) in memory.
 
-    ``schema`` is made if it is absent; ``version`` is the format that is read and
-    written, any other is refused. Every failure of the disk is a ``StorageError``.
+    ``schema`` is made if it is absent; ``version`` is the format that is read and written. One
+    that it has ``grown_from``, of which it differs by whole tables alone, becomes this one; any
+    other is refused. Every failure of the disk is a ``StorageError``.
     """
 
-    def __init__(self, path: Path | None, schema: str, version: int) -> None:
+    def __init__(
+        self, path: Path | None, schema: str, version: int, *, grown_from: Sequence[int] = ()
+    ) -> None:
         self.where = str(path) if path else ":memory:"
         self._lock = threading.RLock()  # a training reads while its driver may write
         with self._disk():
@@ -65,7 +68,7 @@ class Database:
             if path is not None:
                 self._make_durable()
             with self.transaction():
-                self._migrate(schema, version)
+                self._migrate(schema, version, grown_from)
 
     def _make_durable(self) -> None:
         # Read back: a build or a file system may silently answer otherwise.
@@ -79,9 +82,9 @@ class Database:
                 repair="keep the state on a local disk",
             )
 
-    def _migrate(self, schema: str, version: int) -> None:
+    def _migrate(self, schema: str, version: int, grown_from: Sequence[int]) -> None:
         (found,) = self._db.execute("pragma user_version").fetchone()
-        if found not in (0, version):
+        if found not in (0, version, *grown_from):
             raise StorageError(
                 f"{self.where} has format {found}",
                 why=f"this version of Kellet reads {version}",

@@ -7,6 +7,9 @@ training, puts the update and the control it would lead to on the disk together.
 clears the outbox. Nothing else moves c_i but a new control epoch, or enrolling
 anew. The residual of error feedback goes the same way: it moves where the update
 that it belongs to was counted.
+
+A personal model is of no concern to the fleet, and has a transaction of its own
+(``kellet.sdk.shelf``).
 """
 
 from __future__ import annotations
@@ -24,8 +27,16 @@ from kellet.sdk.controls import Parts
 from kellet.sdk.durable import Database, room
 from kellet.sdk.errors import StorageError
 from kellet.sdk.heap import parts
+from kellet.sdk.shelf import SHELF_SCHEMA, Shelf
 
-__all__ = ["Identity", "Pending", "Store", "StoredBody", "StoredControl", "unpack_control"]
+__all__ = [
+    "Identity",
+    "Pending",
+    "Store",
+    "StoredBody",
+    "StoredControl",
+    "unpack_control",
+]
 
 I64 = NDArray[np.int64]
 Buffer = bytes | memoryview | NDArray[np.float32]
@@ -77,8 +88,9 @@ create table if not exists residual_next (
 );
 """
 # Controls lie in rows of their own, and which is c_i says a number: SQLite rewrites a whole row,
-# in memory, to change one column of it.
-_FORMAT = 2
+# in memory, to change one column of it. Format 2 had no table of personal models.
+_FORMAT = 3
+_OLDER = (2,)
 _CURRENT = "select control from device"
 
 
@@ -156,7 +168,8 @@ class _Bytes:
 class Store:
     """A device's durable state, in ``path`` or (None) in memory.
 
-    Opening counts as a start: the incarnation grows by one. Raises ``StorageError``
+    ``personal``: this device's own models. Opening counts as a start: the incarnation grows by
+    one. Raises ``StorageError``
     where the file cannot be used, is of another device, or is damaged. ``nonce`` names
     a new installation (16 bytes; random where it is not given).
     """
@@ -164,7 +177,8 @@ class Store:
     def __init__(
         self, device: str, path: Path | None = None, *, nonce: bytes | None = None
     ) -> None:
-        self._db = Database(path, _SCHEMA, _FORMAT)
+        self._db = Database(path, _SCHEMA + SHELF_SCHEMA, _FORMAT, grown_from=_OLDER)
+        self.personal = Shelf(self._db)
         with self._db.transaction():
             row = self._db.one("select name from device")
             if row is None:
