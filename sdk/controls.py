@@ -7,7 +7,7 @@ arrays, or anything that gives an array for a slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -25,6 +25,7 @@ __all__ = [
     "Parts",
     "Piece",
     "Sent",
+    "Zeros",
     "pieces",
     "quantised_shift",
     "rows_of",
@@ -59,7 +60,8 @@ class FloatVector(Parts[np.float32], Protocol):
 class Controls:
     """What a round's correction is made of, both of [n_train].
 
-    ``c``: float32, the control decoded from the announcement; ``c_i``: int64 on the grid.
+    ``c``: float32, the control decoded from the announcement, or ``Zeros`` where none travels;
+    ``c_i``: int64 on the grid.
     """
 
     c: Parts[np.float32]
@@ -71,26 +73,41 @@ class Controls:
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
-    """The change of c_i under option II, int64 on the grid, computed where it is read.
+class Zeros:
+    """A float32 vector of n zeros, of which no more exists than is read."""
 
-    ``-damping*(c + delta_y/rate_sum)``, ``delta_y`` the decoded update: what the server
+    n: int
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, part: slice) -> F32:
+        start, stop, _ = part.indices(self.n)
+        return np.zeros(stop - start, np.float32)
+
+
+Change = Callable[[F32, F32, float], I64]
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """The change of c_i as an algorithm derives it, int64 on the grid, computed where it is read.
+
+    ``change`` of (c, delta_y, rate_sum), ``delta_y`` the decoded update: what the server
     computes, too, where delta_c does not travel.
     """
 
+    change: Change
     c: Parts[np.float32]
     delta_y: Parts[np.float32]
     rate_sum: float
-    damping: float = 1.0
 
     def __len__(self) -> int:
         return len(self.c)
 
     def __getitem__(self, part: slice) -> I64:
         part = slice(*part.indices(len(self))[:2])  # delta_y goes on with the buffers
-        return kernels.derived_delta_c(
-            self.c[part], self.delta_y[part], self.rate_sum, self.damping
-        )
+        return self.change(self.c[part], self.delta_y[part], self.rate_sum)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.coded import decode_parts
-from kellet.sdk.controls import Controls, FloatVector, Parts
+from kellet.sdk.controls import Controls, FloatVector, Parts, Zeros
 from kellet.sdk.protocol.messages import Round
 from kellet.sdk.protocol.vectors import Shapes
 from kellet.sdk.store import Store
@@ -57,8 +57,10 @@ class Given:
         that are no such vectors, and what ``c_i`` does.
         """
         controls = None
-        if self.c is not None and self.round.control is not None:
-            c = decode_parts(self.round.control.codec, self.c, shapes.train, shapes.n_train)
+        if self.round.codecs.delta_c != "none":
+            c: Parts[np.float32] = Zeros(shapes.n_train)
+            if self.c is not None and self.round.control is not None:
+                c = decode_parts(self.round.control.codec, self.c, shapes.train, shapes.n_train)
             controls = Controls(c, c_i(shapes.n_train))
         x = decode_parts(self.round.model.codec, self.model, shapes.update, shapes.n_update)
         self.model, self.c = b"", None

@@ -44,12 +44,13 @@ class Announced:
         """
         algorithm = algorithms.from_wire(round_.algorithm)
         round_.codecs.check()
-        controls = (algorithm.controls, round_.control is not None, round_.codecs.delta_c != "none")
-        if len(set(controls)) > 1:
+        announced = (round_.control is not None, round_.codecs.delta_c)
+        if announced != (algorithm.announces_control, algorithm.control_codec):
             raise UsageError(
                 f"an announcement of {algorithm.name} with "
                 f"{'a' if round_.control else 'no'} control and delta_c {round_.codecs.delta_c}",
-                why="an algorithm has controls, or it has none",
+                why=f"its hyperparameters say {'one' if algorithm.announces_control else 'none'} "
+                f"and {algorithm.control_codec}",
                 repair="update the aggregator",
             )
         return cls(round_, announcement_hash(raw), algorithm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
-from kellet.sdk.algorithms import FedAvg, Scaffold
+from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.controls import Controls, Derived, FloatVector, Parts, Sent
 from kellet.sdk.heap import parts
 from kellet.sdk.local import (
@@ -247,16 +248,17 @@ def train_from(
     """
     batch = algorithm.batch(len(data))
     full_gradient = None
-    if isinstance(algorithm, Scaffold) and algorithm.option == "I":
+    if algorithm.begins_with_gradient:
         full_gradient = _full_gradient(model, data, batch, shapes.n_train)
     planned = algorithm.planned_steps(len(data))
     penalty = _PenaltySum(algorithm, model, planned)
     rate_sum = weight = loss_sum = 0.0
     steps = 0
     stopped = ""
+    gather = _Gather(data, batch)
     for index in batches(len(data), batch, seed=seed, device=device, round_=round_):
-        loss = model.gradient(data.x[index], data.y[index])
-        if not np.isfinite(loss):
+        loss = model.gradient(*gather(index))
+        if not math.isfinite(loss):
             raise TrainingFailed(f"the loss became {loss} at step {steps}: lower local_lr")
         penalty.before(steps)
         rate = algorithm.rate(steps)
@@ -273,8 +275,7 @@ def train_from(
     drift = model.distance()
     penalty.end(steps, drift)
     if uplink is None:
-        plain = isinstance(algorithm, Scaffold) and algorithm.delta_c
-        uplink = Uplink(delta_c=plain or "none")
+        uplink = Uplink(delta_c=algorithm.control_codec)
     draw = partial(round_seed, seed, device, round_)
     delta_y = model.delta_y(rate_sum)
     # With error feedback, what arrives carries what earlier updates left out as well. A c_i that
@@ -293,10 +294,10 @@ def train_from(
     del delta_y
     delta_c: Parts[np.int64] | None = None
     sent: Bytes | None = None
-    if isinstance(algorithm, Scaffold):
+    if algorithm.controls:
         assert controls is not None
         trained = coded.decoded if moved is None else moved
-        change = Derived(controls.c, trained, rate_sum, algorithm.control_damping)
+        change = Derived(algorithm.control_change, controls.c, trained, rate_sum)
         try:
             delta_c, sent = _control_change(
                 change,
@@ -326,6 +327,26 @@ def train_from(
         codec=uplink.delta_y,
         stopped=stopped,
     )
+
+
+class _Gather:
+    """Copies a full batch's rows into the same two arrays each time, which the session binds once.
+
+    Fancy indexing would make two new ones a step.
+    """
+
+    def __init__(self, data: Data, batch: int) -> None:
+        self._data = data
+        self._x = np.empty((batch, *data.x.shape[1:]), data.x.dtype)
+        self._y = np.empty((batch, *data.y.shape[1:]), data.y.dtype)
+
+    def __call__(self, index: I64) -> tuple[F32, I64]:
+        if len(index) != len(self._y):
+            return self._data.x[index], self._data.y[index]
+        # Indices of a permutation need no check, and NumPy buffers what it checks.
+        self._data.x.take(index, axis=0, out=self._x, mode="clip")
+        self._data.y.take(index, axis=0, out=self._y, mode="clip")
+        return self._x, self._y
 
 
 class _PenaltySum:

@@ -379,6 +379,9 @@ class AggregatorMachine:
                 optimizers.from_wire(opened.message.optimizing, server_lr),
                 self.plan.n_train,
                 self._ledger.moments(),
+                half=opened.half,
+                updates=opened.updates,
+                fleet=algorithms.Fleet(self.control, self._roster.size()),
             )
             self.model = moved.model
             self._digest = self._blobs.put(vector_bytes(self.model[: self.plan.n_update]))

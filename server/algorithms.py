@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
-from kellet.sdk.algorithms import FedAvg, Scaffold
+from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.heap import parts
 from kellet.sdk.protocol.vectors import Codec
+from kellet.server.halves import Counted, ServerHalf, register
 from kellet.server.optimizers import (
     FedAdagrad,
     FedAdam,
@@ -24,28 +26,29 @@ from kellet.server.sums import ExactSum
 
 __all__ = [
     "FRESH",
+    "Counted",
     "FedAdagrad",
     "FedAdam",
     "FedAvgM",
     "FedYogi",
+    "Fleet",
     "Moved",
+    "ServerHalf",
     "announced_control",
     "apply_mean",
     "explicit_agrees",
-    "implied_delta_c",
+    "moments_of",
+    "register",
     "staleness_weight",
-    "weight_of",
 ]
 
 FRESH = 1 << 10  # the weight of an update that is not late, where late ones are counted
 
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-
-def weight_of(algorithm: FedAvg, samples: int) -> int:
-    """The integer weight of an update: n_i, or 1 where the mean is uniform."""
-    return samples if algorithm.weighting == "samples" else 1
+_PLAIN = ServerHalf(FedAvg())
 
 
 def staleness_weight(stale: int) -> int:
@@ -73,6 +76,18 @@ class Moved:
     step_norm: float
 
 
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """C, the exact sum of the controls after the round, and N, over which c is its mean."""
+
+    control: ExactSum
+    members: int
+
+    def c(self, part: slice) -> F64:
+        """C/N of some elements."""
+        return self.control.mean(self.members, part)
+
+
 def apply_mean(  # noqa: PLR0917
     x: F32,
     total: ExactSum,
@@ -80,15 +95,21 @@ def apply_mean(  # noqa: PLR0917
     optimizer: ServerOptimizer,
     n_train: int,
     kept: Kept | None = None,
+    *,
+    half: ServerHalf = _PLAIN,
+    updates: Sequence[Counted] = (),
+    fleet: Fleet | None = None,
 ) -> Moved:
-    """Move ``x`` by the mean of delta_y, as ``optimizer`` says: in float64, rounded once.
+    """Move ``x`` by the mean of delta_y, as optimizer and half say: in float64, rounded once.
 
     ``x``: float32 [n_params], exact, however it was announced; it stays as it is. ``total``:
-    the weighted sum of delta_y over n_update entries, ``weight`` the sum of the weights.
-    ``kept``: the moments after the round that closed before. Buffers (behind n_train) are
+    the weighted sum of what the half sums, over n_update entries, ``weight`` the sum of the
+    weights. ``kept``: the moments after the round that closed before. ``updates``: those that
+    were counted; ``fleet``: for a half that uses the control. Buffers (behind n_train) are
     averaged plainly, at the rate 1; frozen tensors (behind n_update) stay.
     """
-    moments = optimizer.resume(kept, n_train)
+    moments = _resume(optimizer, half, kept, n_train)
+    scale = half.scale(updates)
     step = np.empty(n_train)
     out: F32 = kernels.aligned(len(x), np.float32)
     out[len(total) :] = x[len(total) :]
@@ -97,32 +118,68 @@ def apply_mean(  # noqa: PLR0917
         trained = slice(part.start, min(part.stop, n_train))
         count = trained.stop - trained.start
         if count > 0:
-            moved[:count] = optimizer.step(moved[:count], moments[:, trained])
+            mean = moved[:count] * scale
+            some = moments[:, trained]
+            moved[:count] = half.step(
+                optimizer.step(mean, some[: optimizer.moments]),
+                mean,
+                c=fleet.c(trained) if fleet and half.uses_control else None,
+                moments=some[optimizer.moments :],
+                updates=updates,
+            )
             step[trained] = moved[:count]
         moved += x[part]
         out[part] = moved
-    return Moved(out, optimizer.keep(moments), kernels.norm(step))
+    return Moved(out, _keep(optimizer, half, moments), kernels.norm(step))
 
 
-def announced_control(control: ExactSum, members: int) -> F32:
-    """c = float32(C / (N 2^48)): N the enrolled fleet, never the cohort."""
+def announced_control(
+    control: ExactSum, members: int, half: ServerHalf = _PLAIN, moments: F64 | None = None
+) -> F32:
+    """The control to announce: what ``half`` makes of c = C / (N 2^48), rounded once to float32.
+
+    N is the enrolled fleet, never the cohort. ``moments``: the half's own.
+    """
     c = np.empty(len(control), np.float32)
     for part in parts(len(control)):
-        c[part] = control.mean(members, part)
+        some = np.empty((0, part.stop - part.start)) if moments is None else moments[:, part]
+        c[part] = half.announced(control.mean(members, part), some)
     return c
 
 
-def implied_delta_c(algorithm: Scaffold, c_a: F32, delta_y: F32, rate_sum: float) -> I64:
-    """delta_c of option II on the grid, from the decoded vectors: what devices compute, too.
+def moments_of(
+    half: ServerHalf, optimizer: ServerOptimizer, kept: Kept | None, n_train: int
+) -> F64 | None:
+    """The half's own moments after the round that closed last; None where it has none."""
+    if not half.moments:
+        return None
+    return _resume(optimizer, half, kept, n_train)[optimizer.moments :]
 
-    ``c_a`` is the control of the announcement that the update names. C has moved on since;
-    derived from it, c_i would part from C unseen. ``ValueError`` where it leaves the grid.
+
+def _names(optimizer: ServerOptimizer, half: ServerHalf) -> str:
+    return f"{optimizer.name}+{half.algorithm.name}" if half.moments else optimizer.name
+
+
+def _resume(optimizer: ServerOptimizer, half: ServerHalf, kept: Kept | None, n: int) -> F64:
+    """The moments to go on from, the optimiser's first; a start where those kept are others'.
+
+    Other hyperparameters of the same kind go on from the same moments: these are averages of
+    what devices sent, whatever was made of them.
     """
-    return kernels.derived_delta_c(c_a, delta_y, rate_sum, algorithm.control_damping)
+    if kept is None or kept[0] != _names(optimizer, half):
+        return np.concatenate([optimizer.start(n), np.zeros((half.moments, n))])
+    rows = optimizer.moments + half.moments
+    return np.frombuffer(kept[1], "<f8").reshape(rows, n).astype(np.float64)
+
+
+def _keep(optimizer: ServerOptimizer, half: ServerHalf, moments: F64) -> Kept | None:
+    if not len(moments):
+        return None
+    return _names(optimizer, half), moments.astype("<f8", copy=False).tobytes()
 
 
 def explicit_agrees(implied: I64, delta_c: F32, codec: Codec, layout: I64) -> bool:
-    """Whether a delta_c of option II that travelled is the one ``implied`` by delta_y.
+    """Whether a derivable delta_c that travelled is the one ``implied`` by delta_y.
 
     Within its codec's rounding and one step of the grid: float32's, one unit of an int8 row,
     or, of the largest, those that were sent.

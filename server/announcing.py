@@ -37,8 +37,10 @@ from kellet.sdk.protocol.vectors import Shapes, decode_vector, encode_vector
 from kellet.server import algorithms, optimizers
 from kellet.server.blobs import Blobs
 from kellet.server.config import FleetConfig
+from kellet.server.halves import half_of
 from kellet.server.ledger import Ledger
 from kellet.server.opened import Named, OpenRound
+from kellet.server.optimizers import PlainMean
 from kellet.server.sums import ExactSum
 from kellet.server.verify import Terms
 
@@ -101,7 +103,7 @@ class Announcer:
     def make(self, at: Standing, chosen: frozenset[str] | None) -> Announcement:
         """Announce round ``at.round``, for the ``chosen`` devices alone where given."""
         config = self._config
-        control = self._control(at) if config.algorithm.controls else None
+        control = self._control(at) if config.algorithm.announces_control else None
         model, residual = self._model(at)
         target = config.target if chosen is None else len(chosen)
         optimizer, late = config.server_optimizer, config.buffering
@@ -177,7 +179,11 @@ class Announcer:
 
     def _control(self, at: Standing) -> Blob:
         codec: Literal["f32", "q8"] = self._config.downlink
-        c = algorithms.announced_control(at.control, at.members)
+        config, half = self._config, half_of(self._config.algorithm)
+        optimizer = config.server_optimizer or PlainMean()
+        kept = self._ledger.moments() if half.moments else None
+        moments = algorithms.moments_of(half, optimizer, kept, self.shapes.n_train)
+        c = algorithms.announced_control(at.control, at.members, half, moments)
         raw = encode_vector(codec, c, self.shapes.train)
         return Blob(self._blobs.put(raw), len(raw), codec)
 

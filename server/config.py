@@ -13,6 +13,7 @@ from kellet.sdk.protocol.limits import MAX_PART, MAX_STALE, MIN_PART
 from kellet.sdk.protocol.messages import Codecs, Late
 from kellet.sdk.protocol.topics import check_id
 from kellet.sdk.protocol.vectors import CODECS, Codec
+from kellet.server import halves
 from kellet.server.cohort import FirstCome, Selection
 from kellet.server.optimizers import ServerOptimizer, check_beside
 
@@ -120,6 +121,7 @@ class FleetConfig:
             )
         self.codecs.check()
         check_beside(self.algorithm, self.server_optimizer)
+        halves.check_beside(self.algorithm, self.server_optimizer)
 
     @property
     def buffering(self) -> Late | None:
@@ -133,9 +135,7 @@ class FleetConfig:
         """How the vectors of updates travel."""
         return Codecs(
             delta_y=tuple(self.uplink),
-            delta_c=self.algorithm.delta_c or "none"
-            if isinstance(self.algorithm, Scaffold)
-            else "none",
+            delta_c=self.algorithm.control_codec,
             feedback=self.feedback,
             share=self.share,
         )

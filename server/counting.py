@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
-from kellet.sdk.algorithms import Scaffold
 from kellet.sdk.errors import ProtocolError, StorageError
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.body import Body, body_limit, decode_body, leave_limit
@@ -22,7 +21,7 @@ from kellet.sdk.protocol.messages import NO_BASE, Codecs, Offer, Receipt, update
 from kellet.sdk.protocol.parts import part_count
 from kellet.sdk.protocol.topics import Topics
 from kellet.sdk.protocol.vectors import Shapes
-from kellet.server import algorithms
+from kellet.server.halves import Counted
 from kellet.server.ledger import Ledger, UpdateRow
 from kellet.server.opened import Named, OpenRound
 from kellet.server.roster import Roster
@@ -33,7 +32,6 @@ from kellet.server.verify import header_fault, vector_fault
 __all__ = ["Counting"]
 
 I64 = NDArray[np.int64]
-MOST_WEIGHT = 2**31  # of an update in a sum
 
 
 class Counting:
@@ -222,10 +220,8 @@ class Counting:
             return "" if self._is_control(body.c_i, device) else "inconsistent"
         assert opened is not None  # _offer_fault has seen to it
         terms = opened.terms_of(offer.base)
-        fault = header_fault(header, terms, device, offer)
-        if not fault and opened.weigh(header.samples) >= MOST_WEIGHT:
-            return "range"
-        return fault or vector_fault(body, terms)
+        fault = header_fault(header, terms, device, offer) or vector_fault(body, terms)
+        return fault or ("" if opened.can_add(body) else "range")
 
     def _is_control(self, c_i: I64 | None, device: str) -> bool:
         """Whether a leave takes back what was counted from this member, and no more."""
@@ -256,15 +252,11 @@ class Counting:
         if body.header.delta_c == "derived":
             assert opened is not None
             terms = opened.terms_of(body.header.base)
-            assert isinstance(terms.algorithm, Scaffold)
-            assert terms.control is not None
             assert body.delta_y is not None
-            return algorithms.implied_delta_c(
-                terms.algorithm,
-                terms.control,
-                body.delta_y[: self._shapes.n_train],
-                body.header.rate_sum,
-            )
+            trained = body.delta_y[: self._shapes.n_train]
+            # c_a is of the announcement that the update names. C has moved on since: derived from
+            # it, c_i would part from C unseen.
+            return terms.algorithm.control_change(terms.control, trained, body.header.rate_sum)
         return None
 
     def _row(  # noqa: PLR0917
@@ -284,7 +276,7 @@ class Counting:
         if opened is not None and body is not None:
             named = opened.named(offer.base)
             assert named is not None  # _offer_fault has seen to it
-            weight = opened.weigh(body.header.samples, named.stale)
+            weight = opened.weigh(Counted.of(header), named.stale)
             if opened.message.buffering:
                 header["stale"] = named.stale
         return UpdateRow(

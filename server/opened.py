@@ -9,21 +9,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kellet.sdk.protocol.body import Body
 from kellet.sdk.protocol.messages import Round, announcement_hash
 from kellet.server import algorithms
 from kellet.server.cohort import Cohort
 from kellet.server.config import FleetConfig
+from kellet.server.halves import Counted, half_of
 from kellet.server.ledger import UpdateRow
 from kellet.server.sums import ExactSum
 from kellet.server.verify import Terms
 
 __all__ = ["Named", "OpenRound"]
+
+F32 = NDArray[np.float32]
+MOST_WEIGHT = 2**31  # of an update in a sum
+GRID_LIMIT = 2.0**14
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,8 @@ class OpenRound:
         self._named = {n.base: n for n in (*earlier, Named(message, self.base))}
         self._read = read
         self.terms = read(self._named[self.base])
+        self.half = half_of(self.terms.algorithm)
+        self.updates: list[Counted] = []
         self.total = ExactSum(self.terms.shapes.n_update)
         self.weight = 0
         self.cohort = Cohort(message.target, config.over_select, chosen)
@@ -85,19 +94,32 @@ class OpenRound:
         """What an update that names this announcement is held against."""
         return self.terms if base == self.base else self._read(self._named[base])
 
-    def weigh(self, samples: int, stale: int = 0) -> int:
+    def weigh(self, update: Counted, stale: int = 0) -> int:
         """The integer weight of a delta_y in this round's mean; below 2^31, or it is refused."""
-        weight = algorithms.weight_of(self.terms.algorithm, samples)
+        weight = self.half.weight(update)
         if self.message.buffering:
             weight *= algorithms.staleness_weight(stale)
         return weight
 
+    def can_add(self, body: Body) -> bool:
+        """Whether the sums can hold what the update adds to them."""
+        assert body.delta_y is not None
+        update = Counted.of(msgspec.to_builtins(body.header))
+        if not 0 <= self.weigh(update) < MOST_WEIGHT:
+            return False
+        delta_y = body.delta_y[: self.terms.shapes.n_train]
+        summed = self.half.summed(delta_y, update)
+        # The update itself has been looked at already.
+        return summed is delta_y or bool(np.all(np.abs(summed) < GRID_LIMIT))
+
     def add(self, row: UpdateRow, body: Body) -> None:
         """Add a counted update."""
         assert body.delta_y is not None
-        self.total.add(body.delta_y, row.weight)
+        update = Counted.of(row.header)
+        self._sum(body.delta_y, update, row.weight)
         # What it would weigh if it were not late: staleness damps, it does not shift weight.
-        self.weight += self.weigh(row.header["samples"])
+        self.weight += self.weigh(update)
+        self.updates.append(replace(update, weight=self.half.weight(update)))
         if row.header.get("stale"):
             self.cohort.count_late(row.device)
         else:
@@ -119,6 +141,15 @@ class OpenRound:
             }
             | {"stale": row.header.get("stale", 0)}
         )
+
+    def _sum(self, delta_y: F32, update: Counted, weight: int) -> None:
+        n_train = self.terms.shapes.n_train
+        trained = delta_y[:n_train]
+        summed = self.half.summed(trained, update)
+        if summed is trained:
+            self.total.add(delta_y, weight)
+            return
+        self.total.add(np.concatenate([summed, delta_y[n_train:]]), weight)
 
     def over(self) -> None:
         """The round has ended: let go of its sum, whoever still holds the round."""

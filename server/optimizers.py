@@ -82,20 +82,6 @@ class ServerOptimizer(ABC):
         """The moments before the first round."""
         return np.zeros((self.moments, n))
 
-    def resume(self, kept: Kept | None, n: int) -> F64:
-        """The moments to go on from: what was kept, or a start where that is another's.
-
-        Other hyperparameters of the same optimiser go on from the same moments: these are
-        averages of what devices sent, whatever was made of them.
-        """
-        if kept is None or kept[0] != self.name:
-            return self.start(n)
-        return np.frombuffer(kept[1], "<f8").reshape(self.moments, n).astype(np.float64)
-
-    def keep(self, moments: F64) -> Kept | None:
-        """The moments as they are to be kept; None where there are none."""
-        return (self.name, moments.astype("<f8", copy=False).tobytes()) if self.moments else None
-
     def wire(self) -> dict[str, Any]:
         """Name and hyperparameters, as an announcement carries them."""
         return {"name": self.name, **dataclasses.asdict(self)}

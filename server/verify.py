@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
-from kellet.sdk.algorithms import FedAvg, Scaffold
+from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.protocol.body import Body, UpdateHeader
 from kellet.sdk.protocol.messages import Offer, Round
 from kellet.sdk.protocol.vectors import Shapes
-from kellet.server.algorithms import explicit_agrees, implied_delta_c
+from kellet.server.algorithms import explicit_agrees
 
 __all__ = ["Terms", "header_fault", "vector_fault"]
 
@@ -66,11 +66,10 @@ def vector_fault(body: Body, terms: Terms) -> str:
     if terms.max_norm and kernels.norm(delta_y) > terms.max_norm:
         return "norm"
     algorithm, header = terms.algorithm, body.header
-    if isinstance(algorithm, Scaffold) and algorithm.option == "II":
-        assert terms.control is not None
+    if algorithm.derivable:
         trained = delta_y[: terms.shapes.n_train]
         try:
-            implied = implied_delta_c(algorithm, terms.control, trained, header.rate_sum)
+            implied = algorithm.control_change(terms.control, trained, header.rate_sum)
         except ValueError:
             return "range"
         # With error feedback, what arrives of delta_y is not what delta_c was made of.

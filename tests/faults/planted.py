@@ -93,7 +93,9 @@ def divide_by_the_cohort(world: Reach) -> Iterator[None]:
     """c = C / |S|: the factor |S|/N of the paper's line 17 is lost."""
 
     def make(announced: Any) -> Any:
-        return lambda control, members: announced(control, min(members, world().config.target))
+        return lambda control, members, *others: announced(
+            control, min(members, world().config.target), *others
+        )
 
     with _swapped(algorithms, "announced_control", make):
         yield

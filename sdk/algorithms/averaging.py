@@ -1,20 +1,12 @@
-"""The device half of each algorithm, as values.
-
-An algorithm is a frozen dataclass: its hyperparameters, and how a local step is
-made, on float32 weights and on int8 ones. Floats are rounded to float32 when
-the value is made, so that both sides of the link hold the same numbers.
-
->>> Scaffold(local_lr=0.1, local_steps=2).wire()["name"]
-'scaffold'
-"""
+"""Federated averaging, and what every other algorithm's device half inherits from it."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,23 +14,14 @@ from numpy.typing import NDArray
 from kellet import kernels
 from kellet.kernels import Int8Rows, StepName
 from kellet.sdk.errors import UsageError, require
+from kellet.sdk.protocol.messages import DeltaC
 
-__all__ = [
-    "ALGORITHMS",
-    "FedAvg",
-    "FedProx",
-    "Int8Work",
-    "Scaffold",
-    "Work",
-    "from_wire",
-    "make",
-    "make_one_of",
-]
+__all__ = ["FedAvg", "Int8Step", "Int8Work", "Step", "Work"]
 
 F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
 Step = Callable[[float], None]
 Int8Step = Callable[[float, int], int]
-_Kind = TypeVar("_Kind")
 _MOST = 2**31 - 1  # of a count: what a message and the step's arithmetic hold
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -125,6 +108,40 @@ class FedAvg:
             "samples or uniform",
         )
 
+    @property
+    def announces_control(self) -> bool:
+        """Whether the server control variate travels to the devices."""
+        return self.controls
+
+    @property
+    def control_codec(self) -> DeltaC:
+        """How the change of c_i travels; ``none`` without controls."""
+        return "none"
+
+    @property
+    def derivable(self) -> bool:
+        """Whether ``control_change`` gives the change of c_i."""
+        return self.control_codec == "derived"
+
+    @property
+    def begins_with_gradient(self) -> bool:
+        """Whether c_i becomes the full local gradient at x, which is taken before the steps."""
+        return False
+
+    @property
+    def lookahead(self) -> float:
+        """alpha: steps take the gradient at y - alpha g(y), on a batch of its own; 0: at y."""
+        return 0.0
+
+    def control_change(self, c_a: F32 | None, delta_y: F32, rate_sum: float) -> I64:
+        """delta_c int64 [n] on the grid, of some elements: the line that both sides compute.
+
+        ``c_a`` float32 [n]: the control decoded from the announcement that the update
+        names, None for zeros. ``delta_y`` float32 [n]: the decoded update. ``rate_sum``: A. Raises
+        ``ValueError`` where a result leaves the grid.
+        """
+        raise NotImplementedError(f"{self.name} has no controls")
+
     def rate(self, k: int) -> float:
         """The float32 learning rate of step k (from 0) of a round."""
         return float(np.float32(self.local_lr * self.lr_decay**k))
@@ -200,154 +217,6 @@ class FedAvg:
     def wire(self) -> dict[str, Any]:
         """Name and hyperparameters, as an announcement carries them."""
         return {"name": self.name, **dataclasses.asdict(self)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedProx(FedAvg):
-    """FedAvg whose local objective adds (mu/2) ||y - x||^2.
-
-    Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
-    arXiv 1812.06127, algorithm 2. ``mu = 0`` is FedAvg, bit for bit. ``implicit``
-    takes the proximal term at the new point, stable for any ``local_lr * mu``;
-    the explicit step is refused from 2 upwards, where it diverges.
-    """
-
-    name: ClassVar[str] = "fedprox"
-
-    mu: float = 0.01
-    implicit: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.mu >= 0, "mu", self.mu, "at least 0")
-        if self.local_lr * self.mu >= 2 and not self.implicit:
-            raise UsageError(
-                f"local_lr * mu = {self.local_lr * self.mu:g}",
-                why="the explicit proximal step diverges from 2 upwards",
-                repair="lower local_lr or mu, or set implicit=True",
-            )
-        if self.implicit and self.momentum:
-            raise UsageError(
-                "the implicit proximal step with momentum",
-                why="it solves for the new point, which a buffer of old gradients moves away",
-                repair="leave out momentum, or implicit",
-            )
-
-    def stepper(self, work: Work) -> Step:
-        if not self.penalised:
-            return super().stepper(work)
-        plain: StepName = "prox_step_implicit" if self.implicit else "prox_step"
-        step, mu = self._bind(plain, "prox_momentum_step", work, work.x), self.mu
-        return lambda lr: step(lr, mu)
-
-    def int8_stepper(self, work: Int8Work) -> Int8Step:
-        if not self.penalised:
-            return super().int8_stepper(work)
-        step, mu = self._bind_int8("prox_step_int8", work, work.x), self.mu
-        if self.implicit:
-            # (y - lr*g + lr*mu*x)/(1 + lr*mu) is the explicit step at the rate lr/(1 + lr*mu).
-            return lambda lr, k: int(step(lr / (1 + lr * mu), mu, k))
-        return lambda lr, k: int(step(lr, mu, k))
-
-    def penalty(self, distance: float) -> float:
-        return 0.5 * self.mu * distance**2
-
-    @property
-    def penalised(self) -> bool:
-        return self.mu != 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scaffold(FedAvg):
-    """Stochastic controlled averaging: local steps along g - c_i + c.
-
-    Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated
-    Learning", ICML 2020, arXiv 1910.06378, algorithm 1 and equation 4. ``option``
-    chooses c_i_new: ``I`` the full local gradient at x, ``II`` c_i - c + (x - y)/A with
-    A the sum of the rates of the steps actually run. ``delta_c``: how the change of
-    c_i travels: ``derived`` (no bytes; option II alone), ``f32``, ``q8`` or ``topk``.
-    ``control_damping``: alpha; c_i goes that share of the way to option II's, which
-    keeps the rounding of int8 weights and updates out of it.
-    """
-
-    name: ClassVar[str] = "scaffold"
-    controls: ClassVar[bool] = True
-
-    weighting: Literal["samples", "uniform"] = "uniform"
-    option: Literal["I", "II"] = "II"
-    delta_c: Literal["", "derived", "f32", "q8", "topk"] = ""
-    control_damping: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.option in ("I", "II"), "option", self.option, "I or II")
-        if self.weighting != "uniform":
-            raise UsageError(
-                "SCAFFOLD weighted by samples",
-                why="weighting delta_y alone does not move the optimum, c does",
-                repair='use weighting="uniform"',
-            )
-        if not self.delta_c:
-            object.__setattr__(self, "delta_c", "derived" if self.option == "II" else "f32")
-        require(
-            self.delta_c in ("derived", "f32", "q8", "topk"),
-            "delta_c",
-            self.delta_c,
-            "derived, f32, q8 or topk",
-        )
-        if self.option == "I" and self.delta_c == "derived":
-            raise UsageError(
-                "a derived delta_c under option I",
-                why="the server cannot compute a full local gradient",
-                repair='use delta_c="f32" or option="II"',
-            )
-        damping = self.control_damping
-        require(0 < damping <= 1, "control_damping", damping, "above 0 and at most 1")
-        if self.option == "I" and damping != 1:
-            raise UsageError(
-                f"control_damping = {damping:g} under option I",
-                why="it damps what the rounding of delta_y leaves in c_i; option I's c_i is a "
-                "gradient",
-                repair='use option="II", or leave it out',
-            )
-
-    def stepper(self, work: Work) -> Step:
-        assert work.d is not None
-        if isinstance(work.d, Int8Rows):
-            self._refuse_int8("a shift held as int8 rows")
-            return self._bind("scaffold_step_shift_rows", "scaffold_momentum_step", work, work.d)
-        return self._bind("scaffold_step_shift", "scaffold_momentum_step", work, work.d)
-
-    def int8_stepper(self, work: Int8Work) -> Int8Step:
-        assert work.d is not None
-        return self._bind_int8("scaffold_step_int8", work, work.d)
-
-
-ALGORITHMS: dict[str, type[FedAvg]] = {kind.name: kind for kind in (FedAvg, FedProx, Scaffold)}
-
-
-def make(name: str, **hyperparameters: Any) -> FedAvg:
-    """The algorithm ``name`` with these hyperparameters; ``UsageError`` where either is unknown."""
-    return make_one_of(ALGORITHMS, "algorithm", {**hyperparameters, "name": name})
-
-
-def from_wire(fields: Mapping[str, Any]) -> FedAvg:
-    """The algorithm of an announcement; ``UsageError`` where this version does not know it."""
-    return make_one_of(ALGORITHMS, "algorithm", fields)
-
-
-def make_one_of(kinds: Mapping[str, type[_Kind]], noun: str, fields: Mapping[str, Any]) -> _Kind:
-    """The dataclass that ``fields`` has the ``name`` of, of the others. Raises ``UsageError``."""
-    hyperparameters = dict(fields)
-    name = str(hyperparameters.pop("name", ""))
-    kind = kinds.get(name)
-    if kind is None:
-        raise UsageError(f"no {noun} {name!r}", repair=f"choose one of {', '.join(kinds)}")
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    for key in hyperparameters:
-        if key not in known:
-            raise UsageError(f"{name} has no {key!r}", repair=f"it has {', '.join(known)}")
-    return kind(**hyperparameters)
 
 
 def _float32(name: str, value: object) -> float:
