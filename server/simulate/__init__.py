@@ -20,7 +20,7 @@ from kellet.server import optimizers
 from kellet.server.history import History, RoundRecord, State
 from kellet.server.optimizers import ServerOptimizer
 from kellet.server.simulate.kinds import Clients, Cohort, Kind, Manages, kinds_of
-from kellet.server.simulate.simulation import Simulation
+from kellet.server.simulate.simulation import RoundAbandoned, Simulation
 
 __all__ = [
     "Clients",
@@ -28,6 +28,7 @@ __all__ = [
     "History",
     "Kind",
     "Manages",
+    "RoundAbandoned",
     "RoundRecord",
     "Simulation",
     "State",
@@ -79,7 +80,8 @@ def simulate(
     told it before that, with the model after it, float32 [n_params], which lasts for the call.
 
     ``check="event"`` holds the invariant after every message, at a price. Raises
-    ``FleetError`` where it breaks, and the errors of bad data and bad options.
+    ``FleetError`` where it breaks, ``RoundAbandoned`` where no client of a round has an update to
+    send, and the errors of bad data and bad options.
     """
     return Simulation(
         Plan.open(plan) if isinstance(plan, str) else plan,

@@ -43,10 +43,14 @@ from kellet.server.simulate.kinds import Clients, Cohort, Kind, checked, offers,
 from kellet.server.sums import ExactSum, control_gap
 from kellet.server.uploads import Spool
 
-__all__ = ["Simulation"]
+__all__ = ["RoundAbandoned", "Simulation"]
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
+
+
+class RoundAbandoned(FleetError):
+    """None of a round's clients had an update to send: the models became infinite, say."""
 
 
 class Simulation:
@@ -220,7 +224,7 @@ class Simulation:
     def _closed(self, effect: RoundClosed) -> None:
         record = RoundRecord(round=effect.round, **effect.summary)
         if record.state != "closed":
-            raise FleetError(
+            raise RoundAbandoned(
                 f"round {effect.round} was abandoned: none of its clients had an update to send",
                 why="; ".join(self._aborts[-3:]),
                 repair="lower local_lr, or look at the data",
