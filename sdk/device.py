@@ -397,7 +397,13 @@ class DeviceMachine:
         self._training = None
         round_ = announced.round
         self._store.save_pending(
-            update_of(self._store, announced, outcome, event.holdout),
+            update_of(
+                self._store,
+                announced,
+                outcome,
+                event.holdout,
+                event.turn.judged if event.turn else None,
+            ),
             plan=round_.plan.sha256,
             kept=None if outcome.kept is None else outcome.kept.astype("<f4").tobytes(),
             residual=outcome.residual,

@@ -69,6 +69,8 @@ class LocalModel(Protocol):
     scheme: str
     borrows: bool
     """Whether ``delta_y`` lies in the session's memory, until its next step."""
+    start: F32 | None
+    """The model that it began as, float32 [n_update]; None where int8 rows hold it."""
 
     def gradient(self, x: F32, y: I64) -> float:
         """The loss of a batch at y; its gradient is kept for ``step``."""

@@ -53,7 +53,7 @@ class FloatLocal:
         shift_rows: I64 | None = None,
     ) -> None:
         self._session = session
-        self._x = x[:n_update]
+        self._x = self.start = x[:n_update]
         self._n_train = n_train
         self._local = local
         self._controls = controls

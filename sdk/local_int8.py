@@ -37,6 +37,7 @@ class Int8Local:
     """
 
     borrows = True
+    start = None
 
     def __init__(
         self,

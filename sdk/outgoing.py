@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -70,9 +71,16 @@ class Announced:
 
 
 def update_of(
-    store: Store, announced: Announced, outcome: Outcome, holdout: Holdout | None
+    store: Store,
+    announced: Announced,
+    outcome: Outcome,
+    holdout: Holdout | None,
+    personal: Holdout | None = None,
 ) -> Pending:
-    """The next update in the sequence, with the control it leads to if it is counted."""
+    """The next update in the sequence, with the control it leads to if it is counted.
+
+    ``holdout``: the received model on the device's own hold-out; ``personal``: the device's.
+    """
     identity, round_ = store.identity, announced.round
     header = UpdateHeader(
         kind="update",
@@ -94,6 +102,8 @@ def update_of(
         delta_y=outcome.codec,
         delta_c=round_.codecs.delta_c,
         scheme=outcome.scheme,
+        personal_loss=personal.loss if personal else msgspec.UNSET,
+        personal_accuracy=personal.accuracy if personal else msgspec.UNSET,
     )
     body = encode_body(header, delta_y=outcome.delta_y_sent, delta_c=outcome.delta_c_sent)
     c_i_next = None

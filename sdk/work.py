@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kellet.sdk.outgoing import Announced
+from kellet.sdk.personal.turn import Turn
 from kellet.sdk.trainer import Holdout, Outcome
 
 __all__ = ["Leave", "StartTraining", "Trained", "TrainingStopped"]
@@ -20,11 +21,15 @@ class StartTraining:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Event: training for ``base`` came to ``outcome``."""
+    """Event: training for ``base`` came to ``outcome``, and the device's own model to ``turn``.
+
+    ``holdout``: the received model on the device's hold-out.
+    """
 
     base: bytes
     outcome: Outcome
     holdout: Holdout | None = None
+    turn: Turn | None = None
 
     @property
     def facts(self) -> dict[str, object]:
@@ -32,7 +37,8 @@ class Trained:
         outcome = self.outcome
         stopped = {"stopped": outcome.stopped} if outcome.stopped else {}
         facts = {"steps": outcome.steps, "loss": outcome.loss, "drift": outcome.drift}
-        return {**facts, **stopped, "scheme": outcome.scheme}
+        own = self.turn.facts if self.turn else {}
+        return {**facts, **stopped, "scheme": outcome.scheme, **own}
 
 
 @dataclass(frozen=True, slots=True)

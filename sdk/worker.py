@@ -10,18 +10,18 @@ from typing import Literal
 
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.blobs import BlobCache
-from kellet.sdk.controls import FloatVector
 from kellet.sdk.device import StartTraining, Trained, TrainingStopped
 from kellet.sdk.errors import DataError, KelletError, PlanError
 from kellet.sdk.given import Given
 from kellet.sdk.heap import return_large_blocks
-from kellet.sdk.holdout import split_holdout
+from kellet.sdk.holdout import Judge, split_holdout
 from kellet.sdk.outgoing import Announced
-from kellet.sdk.plan import Evaluator, GradientSession, Int8Session, Plan
+from kellet.sdk.personal.turn import take_turn
+from kellet.sdk.plan import GradientSession, Int8Session, Plan
 from kellet.sdk.plan.schemes import FLOAT32, SCHEMES, check_scheme
 from kellet.sdk.protocol.vectors import Codec, Shapes
 from kellet.sdk.store import Store
-from kellet.sdk.trainer import Data, Holdout, TrainingFailed, begin, train_from
+from kellet.sdk.trainer import Data, TrainingFailed, begin, train_from
 from kellet.sdk.uplink import Uplink
 
 __all__ = ["Abilities", "LoadData", "TrainingBroke", "TrainingWorker"]
@@ -75,9 +75,8 @@ class _Opened:
         self.plan = plan
         self.shapes = Shapes.of(plan.manifest.tensors)
         self.data = data
-        self._held = held
+        self.judge = Judge(plan, held)
         self._threads = threads
-        self._evaluator: Evaluator | None = None
         self._scheme = ""
         self._session: GradientSession | Int8Session | None = None
         self._faults: dict[str, str] = {}
@@ -99,22 +98,13 @@ class _Opened:
             self._scheme = scheme
         return self._session
 
-    def judge(self, received: FloatVector) -> Holdout | None:
-        """The received model on the device's own hold-out."""
-        if self._held is None:
-            return None
-        if self._evaluator is None:
-            self._evaluator = self.plan.evaluator()
-        model = self.plan.completed(received[:])
-        metrics = self._evaluator.evaluate(model, self._held.x, self._held.y)
-        return Holdout(metrics.n, metrics.loss, metrics.accuracy)
-
 
 class TrainingWorker:
     """Runs one training at a time; ``answer`` is called from the worker's thread.
 
     The plan is opened, verified and self-tested once, the data loaded once and held
-    against the plan's schema.
+    against the plan's schema. ``personal``: whether to make a model of the device's own where
+    one is announced.
     """
 
     def __init__(
@@ -127,6 +117,7 @@ class TrainingWorker:
         holdout: float,
         answer: Callable[[Trained | TrainingStopped | TrainingBroke], None],
         abilities: Abilities | None = None,
+        personal: bool = True,
     ) -> None:
         return_large_blocks()
         self._device = device
@@ -134,6 +125,7 @@ class TrainingWorker:
         self._cache = cache
         self._load = load
         self._holdout = holdout
+        self._personal = personal
         self._answer = answer
         self._abilities = abilities or Abilities()
         self._schemes = frozenset(map(check_scheme, self._abilities.schemes))
@@ -217,7 +209,7 @@ class TrainingWorker:
         plan, shapes = opened.plan, opened.shapes
         session = self._session(announced, opened)
         x, controls = given.decode(shapes, self._store.stored_control)
-        judged = opened.judge(x)
+        judged = opened.judge.received(x)
         model = begin(
             session,
             algorithm,
@@ -236,6 +228,7 @@ class TrainingWorker:
         def note(step: int, planned: int) -> None:
             self.progress = (step, planned)
 
+        stop = self._stop_reason(announced.base, until)
         outcome = train_from(
             model,
             algorithm,
@@ -243,13 +236,30 @@ class TrainingWorker:
             shapes=shapes,
             controls=controls,
             uplink=Uplink.of(round_.codecs, self._abilities.codec, given.residual),
-            stop=self._stop_reason(announced.base, until),
+            stop=stop,
             progress=note,
             seed=round_.seed,
             device=self._device,
             round_=round_.round,
         )
-        return Trained(announced.base, outcome, judged)
+        start = model.start
+        del model
+        turn = None
+        if self._personal:
+            turn = take_turn(
+                announced,
+                session,
+                start,
+                opened.data,
+                plan=plan,
+                shelf=self._store.personal,
+                judge=opened.judge,
+                kept=given.kept,
+                device=self._device,
+                stop=stop,
+                wanted=lambda: self._wanted == announced.base,
+            )
+        return Trained(announced.base, outcome, judged, turn)
 
     def _stop_reason(self, base: bytes, until: float) -> Callable[[], str]:
         """What a training asks after each step: why it should end, or empty."""
