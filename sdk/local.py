@@ -80,6 +80,13 @@ class LocalModel(Protocol):
         """The gradient's parts, and where they lie in [n_train]."""
         ...
 
+    def look_ahead(self, rate: float, x: F32, y: I64) -> float:
+        """Put the gradient at y - rate * gradient, on another batch, in its place; its loss.
+
+        ``TrainingFailed`` where y is held in int8.
+        """
+        ...
+
     def step(self, rate: float) -> None:
         """Walk against the gradient. ``TrainingFailed`` where int8 rows cannot."""
         ...

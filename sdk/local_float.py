@@ -53,7 +53,8 @@ class FloatLocal:
         shift_rows: I64 | None = None,
     ) -> None:
         self._session = session
-        self._x = self.start = x[:n_update]
+        self._x = x[:n_update]
+        self.start: F32 | None = self._x
         self._n_train = n_train
         self._local = local
         self._controls = controls
@@ -62,6 +63,7 @@ class FloatLocal:
         place(params, local, kept)
         self._y = params[:n_train]
         self._buffers = params[n_train:n_update].copy()
+        self._here: F32 | None = None  # y, while its gradient is taken ahead
         self._cut: tuple[Piece, ...] = ()
         self._shift: F32 | Int8Rows | None = None
         if controls is not None and shift_rows is not None:
@@ -81,6 +83,15 @@ class FloatLocal:
     def gradients(self) -> Iterator[tuple[slice, F32]]:
         for part in parts(self._n_train):
             yield part, self._session.grads[part]
+
+    def look_ahead(self, rate: float, x: F32, y: I64) -> float:
+        if self._here is None:
+            self._here = kernels.aligned(self._n_train)
+        self._here[:] = self._y
+        kernels.sgd_step(self._y, self._session.grads[: self._n_train], rate)
+        loss = self._session.step(x, y)
+        self._y[:] = self._here
+        return loss
 
     def step(self, rate: float) -> None:
         self._step(rate)

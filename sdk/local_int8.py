@@ -37,7 +37,7 @@ class Int8Local:
     """
 
     borrows = True
-    start = None
+    start: F32 | None = None
 
     def __init__(
         self,
@@ -97,6 +97,9 @@ class Int8Local:
         for flat, rest in self._rest_in_flat:
             if rest.stop <= self._n_train:
                 yield flat, self._session.rest_grads[rest]
+
+    def look_ahead(self, rate: float, x: F32, y: I64) -> float:
+        raise TrainingFailed("int8 rows hold no point ahead")
 
     def step(self, rate: float) -> None:
         if self._clip:

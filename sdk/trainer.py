@@ -61,7 +61,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Holdout:
-    """The received model on a device's own ``samples`` held-out samples."""
+    """A model on a device's own ``samples`` held-out samples."""
 
     samples: int
     loss: float
@@ -252,14 +252,18 @@ def train_from(
         full_gradient = _full_gradient(model, data, batch, shapes.n_train)
     planned = algorithm.planned_steps(len(data))
     penalty = _PenaltySum(algorithm, model, planned)
-    rate_sum = weight = loss_sum = 0.0
+    rate_sum = weight = loss_sum = gained = 0.0
     steps = 0
     stopped = ""
     gather = _Gather(data, batch)
-    for index in batches(len(data), batch, seed=seed, device=device, round_=round_):
-        loss = model.gradient(*gather(index))
-        if not math.isfinite(loss):
-            raise TrainingFailed(f"the loss became {loss} at step {steps}: lower local_lr")
+    order = batches(len(data), batch, seed=seed, device=device, round_=round_)
+    for index in order:
+        loss = ahead = model.gradient(*gather(index))
+        if algorithm.lookahead and math.isfinite(loss):
+            ahead = model.look_ahead(algorithm.lookahead, *gather(next(order)))
+            gained += ahead - loss
+        if not math.isfinite(ahead):
+            raise TrainingFailed(f"the loss became {ahead} at step {steps}: lower local_lr")
         penalty.before(steps)
         rate = algorithm.rate(steps)
         model.step(rate)
@@ -319,7 +323,7 @@ def train_from(
         rate_sum=rate_sum,
         samples=len(data),
         loss=loss_sum / steps,
-        objective=(loss_sum + penalty.total) / steps,
+        objective=(loss_sum + gained + penalty.total) / steps,
         drift=drift,
         kept=model.kept(),
         residual=coded.residual,
@@ -330,7 +334,7 @@ def train_from(
 
 
 class _Gather:
-    """Copies a full batch's rows into the same two arrays each time, which the session binds once.
+    """Copies a full batch's rows into the same two arrays each time.
 
     Fancy indexing would make two new ones a step.
     """

@@ -12,6 +12,7 @@ server mixes what devices send is the other half (``kellet.server.halves``).
 from kellet.sdk.algorithms.averaging import FedAvg, Int8Step, Int8Work, Step, Work
 from kellet.sdk.algorithms.controlled import Scaffold, ScaffoldM
 from kellet.sdk.algorithms.dynamic import FedDyn
+from kellet.sdk.algorithms.lookahead import PerFedAvg
 from kellet.sdk.algorithms.normalised import FedNova
 from kellet.sdk.algorithms.proximal import FedProx
 from kellet.sdk.algorithms.registry import ALGORITHMS, from_wire, make, make_one_of, register
@@ -24,6 +25,7 @@ __all__ = [
     "FedProx",
     "Int8Step",
     "Int8Work",
+    "PerFedAvg",
     "Scaffold",
     "ScaffoldM",
     "Step",
@@ -34,5 +36,5 @@ __all__ = [
     "register",
 ]
 
-for _kind in (FedAvg, FedProx, Scaffold, ScaffoldM, FedDyn, FedNova):
+for _kind in (FedAvg, FedProx, Scaffold, ScaffoldM, FedDyn, FedNova, PerFedAvg):
     register(_kind)
