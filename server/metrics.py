@@ -9,13 +9,15 @@ Exact: equal scores form one threshold, so that the order of samples decides not
 from __future__ import annotations
 
 import math
+from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kellet.sdk.errors import DataError
 
-__all__ = ["average_precision", "roc_auc", "worst_decile"]
+__all__ = ["Curves", "average_precision", "curves", "log_odds", "roc_auc", "worst_decile"]
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -49,6 +51,53 @@ def roc_auc(scores: ArrayLike, labels: ArrayLike) -> float:
     # Each negative is beaten by the positives above it, and draws with those beside it.
     twice = int(np.sum(new * (2 * positives - np.diff(positives, prepend=0))))
     return twice / (2 * int(positives[-1]) * int(negatives[-1]))
+
+
+class Curves(NamedTuple):
+    """The areas under the precision-recall and the ROC curve of a classifier."""
+
+    pr_auc: float
+    roc_auc: float
+
+
+def curves(scores: ArrayLike, labels: ArrayLike) -> Curves | None:
+    """Both areas of a classifier: of class 1 where there are two, else one class against the rest.
+
+    With more than two classes each is the plain mean over the classes that occur in
+    ``labels`` (macro). A sample is ranked for a class by `log_odds`, so that a class's
+    scores can be compared from sample to sample. None where a curve does not exist: all
+    labels are one class, or a score is not finite.
+
+    scores: real [n, classes], before the softmax. labels: integers [n].
+    """
+    s, y = np.asarray(scores, np.float64), np.asarray(labels)
+    if s.ndim != 2 or s.shape[1] < 2 or y.shape != s.shape[:1]:
+        raise DataError(
+            f"scores of the shape {s.shape} for labels of {y.shape}",
+            why="there is one row a sample, and one column a class",
+            repair="judge a classifier",
+        )
+    present = np.unique(y)
+    if len(present) < 2 or not np.isfinite(s).all():
+        return None
+    judged = [1] if s.shape[1] == 2 else present.tolist()
+    odds = {k: log_odds(s, k) for k in judged}
+    return Curves(
+        fmean(average_precision(odds[k], y == k) for k in judged),
+        fmean(roc_auc(odds[k], y == k) for k in judged),
+    )
+
+
+def log_odds(scores: ArrayLike, of: int) -> F64:
+    """log(p / (1 - p)) of the class ``of``, float64 [n], with p the softmax of scores [n, classes].
+
+    It ranks as p does, and still does where p rounds to 1.
+    """
+    s = np.asarray(scores, np.float64)
+    others = np.delete(s, of, axis=1)
+    top = others.max(axis=1)
+    odds: F64 = s[:, of] - top - np.log(np.exp(others - top[:, None]).sum(axis=1))
+    return odds
 
 
 def worst_decile(values: ArrayLike) -> float:

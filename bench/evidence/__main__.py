@@ -29,10 +29,10 @@ from bench.evidence.experiment import (
 )
 from bench.evidence.kept import Finished, Kept, begun, write
 from bench.evidence.plans import ROOT
-from bench.evidence.pool import work
 from bench.evidence.progress import Progress
 from bench.results import machine, today, versions
 from kellet.sdk.errors import KelletError
+from kellet.server.research.parallel import work
 
 __all__ = ["main", "run"]
 

@@ -2,7 +2,7 @@
 
 A module exports one, under its name in ``EXPERIMENTS``:
 
-    class Cell(experiment.Cell, frozen=True):
+    class Cell(experiment.Cell, frozen=True, kw_only=True):
         algorithm: str
         rounds: int = 100
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.evidence.plans import ROOT, source
-from bench.evidence.pool import work
 from bench.evidence.progress import Progress
 from bench.quantised import report
 from bench.quantised.accuracy import Finished, Job, run
@@ -20,6 +19,7 @@ from bench.quantised.grid import FULL, QUICK, SEEDS, cells_of, fingerprint
 from bench.quantised.results import Results, begun, write
 from kellet.sdk.errors import KelletError
 from kellet.sdk.plan import Plan
+from kellet.server.research.parallel import work
 
 __all__ = ["main"]
 

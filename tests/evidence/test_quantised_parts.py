@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from bench.evidence.data import judging, pool, trained_on
-from bench.evidence.pool import work
 from bench.quantised import report
 from bench.quantised.accuracy import Finished
 from bench.quantised.device import TORCH, Device, measure, peak, relative, state_of
@@ -21,6 +20,7 @@ from kellet import kernels
 from kellet.sdk.algorithms import FedAvg, FedProx, Int8Work, Scaffold
 from kellet.sdk.errors import UsageError
 from kellet.sdk.plan import Plan
+from kellet.server.research.parallel import work
 
 WISDM = Plan.open("wisdm")
 
