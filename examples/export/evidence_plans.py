@@ -76,6 +76,56 @@ def quadratic() -> Example:
     return linear, _half_squares, x, -torch.ones(4, 1)
 
 
+def fraud_logistic() -> Example:
+    """Logistic regression on the 15 features of a card transaction, from zero."""
+    return _logistic(15, 2)
+
+
+def fraud_mlp() -> Example:
+    """A perceptron 15-32-2 on them."""
+    return _perceptron(15, 32, 2)
+
+
+def annthyroid_logistic() -> Example:
+    """Logistic regression on 21 features of a person, from zero."""
+    return _logistic(21, 2)
+
+
+def annthyroid_mlp() -> Example:
+    """A perceptron 21-32-2 on them."""
+    return _perceptron(21, 32, 2)
+
+
+def synthetic_logistic() -> Example:
+    """Logistic regression on the FedProx paper's synthetic data, from zero."""
+    return _logistic(60, 10)
+
+
+def next_character() -> Example:
+    """The next of 64 characters from the last 16: an embedding, and a perceptron 256-128-64."""
+    model = nn.Sequential(
+        nn.Embedding(64, 16),
+        nn.Flatten(),
+        nn.Linear(16 * 16, 128),
+        nn.ReLU(),
+        nn.Linear(128, 64),
+    )
+    return model, None, torch.randint(0, 64, (10, 16)), torch.arange(10)
+
+
+def _logistic(inputs: int, classes: int) -> Example:
+    linear = nn.Linear(inputs, classes)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear, None, torch.randn(10, inputs), torch.arange(10) % classes
+
+
+def _perceptron(*widths: int) -> Example:
+    inputs, hidden, classes = widths
+    model = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    return model, None, torch.randn(10, inputs), torch.arange(10) % classes
+
+
 def _half_squares(outputs: Tensor, labels: Tensor) -> Tensor:
     return 0.5 * F.mse_loss(outputs, labels)
 
@@ -86,6 +136,9 @@ def _drawn(*shape: int) -> tuple[Tensor, Tensor]:
 
 
 DIGITS = {"label_names": [str(digit) for digit in range(10)], "unit": "standard deviations"}
+FRAUD = {"label_names": ["genuine", "fraud"], "unit": "standard deviations"}
+THYROID = {"label_names": ["normal", "diseased"], "unit": "standard deviations"}
+CHARACTERS = {"unit": "a character's place in the alphabet", "low": 0, "high": 63}
 PIXELS = {**DIGITS, "unit": "brightness, from 0 to 1"}
 
 # A plan, and what its input and labels mean.
@@ -95,11 +148,18 @@ EXAMPLES: dict[str, tuple[Callable[[], Example], dict[str, Any]]] = {
     "mnist_logistic": (mnist_logistic, PIXELS),
     "mnist_mlp": (mnist_mlp, PIXELS),
     "quadratic": (quadratic, {}),
+    "fraud_logistic": (fraud_logistic, FRAUD),
+    "fraud_mlp": (fraud_mlp, FRAUD),
+    "annthyroid_logistic": (annthyroid_logistic, THYROID),
+    "annthyroid_mlp": (annthyroid_mlp, THYROID),
+    "synthetic_logistic": (synthetic_logistic, DIGITS),
+    "next_character": (next_character, CHARACTERS),
 }
 
 
 def make(name: str) -> Plan:
-    """Export the plan ``name``."""
+    """Export the plan ``name``: the same bytes each time."""
+    torch.manual_seed(SEED)
     example, meaning = EXAMPLES[name]
     return export(
         *example(), name=name, **meaning, licence="Apache-2.0", author="The Kellet authors"
