@@ -94,7 +94,9 @@ def _app(tokens: Sequence[str]) -> App:
         help="Federated learning on small devices over MQTT: SCAFFOLD, FedProx, FedAvg.",
         version=_version,
         version_flags=["--version"],
-        default_parameter=Parameter(negative=(), show_env_var=False),
+        default_parameter=Parameter(
+            negative=(), show_env_var=False, env_var_split=_from_environment
+        ),
         help_format="plaintext",
         result_action="return_value",
         exit_on_error=False,
@@ -109,6 +111,11 @@ def _app(tokens: Sequence[str]) -> App:
         else:
             app.command(_of_others(entry), name=entry.name)
     return app
+
+
+def _from_environment(_type: object, value: str, *, delimiter: str | None = None) -> list[str]:
+    """The value of a variable; one that is set to nothing counts as not set."""
+    return [value] if value.strip() else []
 
 
 def _of_others(entry: metadata.EntryPoint) -> Any:

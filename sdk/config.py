@@ -14,6 +14,7 @@ from kellet.firmware_profiles import WrongKey
 from kellet.firmware_profiles.profile import Key, check_keys, read_toml
 from kellet.sdk import profile
 from kellet.sdk.errors import UsageError
+from kellet.sdk.transport.checks import LONGEST, MOST_KEEPALIVE
 
 __all__ = ["Config", "chosen_profile", "read_config"]
 
@@ -26,9 +27,24 @@ _KEYS: Final[dict[str, Key]] = {
     "data": _TEXT,
     "state": _FILE,
     "profile": _TEXT,
-    "holdout": Key(float, "a number, at least 0 and below 1", "it is a share of the samples"),
-    "keepalive": Key(int, "a whole number of seconds", "it is a time"),
-    "connect_timeout": Key(float, "a number of seconds", "it is a time"),
+    "holdout": Key(
+        float,
+        "a number, at least 0 and below 1",
+        "it is a share of the samples",
+        lambda value: 0 <= value < 1,
+    ),
+    "keepalive": Key(
+        int,
+        f"a whole number of seconds from 1 to {MOST_KEEPALIVE}",
+        "it is a time",
+        lambda value: 1 <= value <= MOST_KEEPALIVE,
+    ),
+    "connect_timeout": Key(
+        float,
+        f"a number of seconds, above 0 and at most {LONGEST:.0f}",
+        "it is a time",
+        lambda value: 0 < value <= LONGEST,
+    ),
     "ca_file": _FILE,
     "cert_file": _FILE,
     "key_file": _FILE,

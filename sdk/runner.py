@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -32,6 +33,7 @@ from kellet.sdk.transport.base import Connected, Disconnected, Will
 from kellet.sdk.transport.events import EventQueue
 from kellet.sdk.transport.mqtt import MqttTransport
 from kellet.sdk.transport.outbox import Outbox
+from kellet.sdk.transport.settings import check_link
 from kellet.sdk.worker import Abilities, TrainingBroke, TrainingWorker
 
 __all__ = ["Device"]
@@ -80,10 +82,14 @@ class Device:
     ) -> None:
         self._device = check_id("device", device)
         self._topics = Topics(fleet)
-        if not connect_timeout > 0:
-            raise UsageError(
-                f"connect_timeout = {connect_timeout}", why="it must be above 0 seconds"
-            )
+        self._link_options: dict[str, Any] = {
+            "keepalive": keepalive,
+            "ca_file": ca_file,
+            "cert_file": cert_file,
+            "key_file": key_file,
+        }
+        check_link(broker, connect_timeout=connect_timeout, **self._link_options)
+        self._link_options["separate_bulk"] = separate_bulk
         if not 0 <= holdout < 1:
             raise UsageError(f"holdout = {holdout}", why="it must be at least 0 and below 1")
         if profile is not None:
@@ -131,13 +137,6 @@ class Device:
             abilities=abilities,
         )
         self._broker = broker
-        self._link_options = {
-            "keepalive": keepalive,
-            "separate_bulk": separate_bulk,
-            "ca_file": ca_file,
-            "cert_file": cert_file,
-            "key_file": key_file,
-        }
         self._stopping = False
         self._finished_at: float | None = None
 
@@ -165,7 +164,7 @@ class Device:
                 self._events.put,
                 subscriptions=self._topics.device_filters(self._device),
                 will=Will(state_topic, offline),
-                **self._link_options,  # type: ignore[arg-type]
+                **self._link_options,
             )
             outbox = Outbox(link)
             with link:

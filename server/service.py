@@ -22,6 +22,7 @@ from kellet.sdk.transport.base import Connected, Disconnected
 from kellet.sdk.transport.events import EventQueue
 from kellet.sdk.transport.mqtt import MqttTransport
 from kellet.sdk.transport.outbox import Outbox
+from kellet.sdk.transport.settings import check_link
 from kellet.server.aggregator import AggregatorMachine, Evaluate, Evaluated, RoundClosed
 from kellet.server.blobs import Blobs
 from kellet.server.config import FleetConfig
@@ -38,9 +39,9 @@ class Aggregator:
     round that was open goes on with the same bits. ``test``: (x, y) on which each new
     model is evaluated. ``model.onnx`` in the state directory is the newest model, a
     standalone ONNX file for inference. ``on_report`` is told what happens. Raises
-    ``StorageError``, ``FleetError``; ``run`` also ``LinkError``. ``new_epoch`` begins a control
-    epoch: all controls start again at zero (after a restored backup, or when members
-    that were counted will never return).
+    ``UsageError``, ``StorageError``, ``FleetError``; ``run`` also ``LinkError``. ``new_epoch``
+    begins a control epoch: all controls start again at zero (after a restored backup, or when
+    members that were counted will never return).
     """
 
     def __init__(
@@ -61,6 +62,14 @@ class Aggregator:
         new_epoch: bool = False,
         on_report: Callable[[Report], None] = lambda _report: None,
     ) -> None:
+        self._link_options: dict[str, Any] = {
+            "keepalive": keepalive,
+            "ca_file": ca_file,
+            "cert_file": cert_file,
+            "key_file": key_file,
+        }
+        check_link(broker, connect_timeout=connect_timeout, **self._link_options)
+        self._link_options["separate_bulk"] = separate_bulk
         return_large_blocks()
         self._plan = plan
         self._broker = broker
@@ -88,13 +97,6 @@ class Aggregator:
         if new_epoch:
             self._machine.new_epoch(time.monotonic())  # announced when the link is up
         self._events = EventQueue()
-        self._link_options: dict[str, Any] = {
-            "keepalive": keepalive,
-            "separate_bulk": separate_bulk,
-            "ca_file": ca_file,
-            "cert_file": cert_file,
-            "key_file": key_file,
-        }
         self._stopping = False
         self._busy_at = 0.0
         self._evaluations = 0

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json as text_of
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from kellet.firmware_profiles import Profile
 from kellet.sdk.board import Board, detect, device_id, profile_name
+from kellet.sdk.commands.options import Output, check_output
 from kellet.sdk.console import Console
-from kellet.sdk.errors import UsageError
 from kellet.sdk.profile import fitted, open_profile
 
 __all__ = ["command", "compose"]
@@ -23,7 +22,7 @@ command = App(name="init")
 @command.default
 def init(
     *,
-    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("kellet.toml"),
+    output: Output = Path("kellet.toml"),
     force: bool = False,
     json: bool = False,
 ) -> None:
@@ -43,18 +42,7 @@ def init(
     """
     from kellet.sdk.durable import write_file
 
-    if output.is_dir() or not output.parent.is_dir():
-        raise UsageError(
-            f"--output {output}",
-            why="it is a directory" if output.is_dir() else f"there is no {output.parent}",
-            repair="name a file in a directory that is there",
-        )
-    if output.exists() and not force:
-        raise UsageError(
-            f"{output} is there already",
-            why="it may hold what you have written",
-            repair="name another with --output, or write over it with --force",
-        )
+    check_output(output, force=force)
     board = detect()
     name, why = profile_name(board)
     profile = fitted(open_profile(name), board)

@@ -8,8 +8,8 @@ from typing import Any
 
 from cyclopts import Parameter
 
-from kellet.sdk.commands.options import LONGEST, Whole
-from kellet.sdk.errors import UsageError
+from kellet.sdk.commands.options import Whole, called_by_options
+from kellet.sdk.transport.checks import check_times
 
 __all__ = ["LinkOptions"]
 
@@ -45,9 +45,6 @@ class LinkOptions:
 
         Raises ``UsageError``.
         """
-        if not 0 < self.connect_timeout <= LONGEST:
-            raise UsageError(
-                f"--connect-timeout = {self.connect_timeout}",
-                why=f"it must be above 0 and at most {LONGEST:.0f} seconds",
-            )
+        with called_by_options():
+            check_times(keepalive=self.keepalive, connect_timeout=self.connect_timeout)
         return {name: value for name, value in vars(self).items() if name != "fleet"}

@@ -15,9 +15,7 @@ from kellet.sdk.errors import UsageError
 if TYPE_CHECKING:
     from cyclopts import Token
 
-__all__ = ["LONGEST", "Folder", "Whole", "called_by_options"]
-
-LONGEST = 1e8  # s, three years: what clocks and waits can bear
+__all__ = ["Folder", "Output", "Whole", "called_by_options", "check_output"]
 
 
 def _whole(_type: object, tokens: Sequence[Token]) -> int:
@@ -36,6 +34,27 @@ def _folder(_type: object, tokens: Sequence[Token]) -> Path:
 
 Whole = Annotated[int, Parameter(converter=_whole)]
 Folder = Annotated[Path, Parameter(converter=_folder)]
+Output = Annotated[Path, Parameter(name=["--output", "-o"])]
+
+
+def check_output(file: Path, *, force: bool) -> None:
+    """Raise ``UsageError`` unless ``file`` can be written, and with ``force`` alone written over.
+
+    To be asked before the work whose result it takes.
+    """
+    if file.exists() and not file.is_file():
+        kind = "a directory" if file.is_dir() else "not a regular file"
+        raise UsageError(f"--output {file}", why=f"it is {kind}", repair="name a file to write")
+    if not file.parent.is_dir():
+        raise UsageError(
+            f"--output {file}", why=f"there is no directory {file.parent}", repair="make it first"
+        )
+    if file.exists() and not force:
+        raise UsageError(
+            f"--output {file}",
+            why="the file is there already",
+            repair="name another, or write over it with --force",
+        )
 
 
 @contextmanager

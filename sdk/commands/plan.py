@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from kellet.sdk.commands.fit import FitOptions
+from kellet.sdk.commands.options import Output, check_output
 from kellet.sdk.console import Console
 from kellet.sdk.errors import ExtraMissing, PlanError, UsageError
 
@@ -123,7 +124,7 @@ def export(
     function: str,
     /,
     *,
-    output: Annotated[Path, Parameter(name=["--output", "-o"])],
+    output: Output,
     name: str | None = None,
     labels: str = "",
     columns: str = "",
@@ -134,6 +135,7 @@ def export(
     licence: str = "",
     author: str = "",
     description: str = "",
+    force: bool = False,
     json: bool = False,
 ) -> None:
     """Turn a PyTorch model into a plan, checked against torch (needs the extra authoring).
@@ -165,12 +167,14 @@ def export(
         Who made it.
     description
         What it is for.
+    force
+        Write over a file that is there.
     json
         Answer with one JSON object.
     """
     from kellet.sdk.commands.functions import call, find_function
 
-    _check_output(output)
+    check_output(output, force=force)
     if importlib.util.find_spec("torch") is None:  # or the user's own import would say it worse
         raise ExtraMissing("authoring", "torch")
     made = call(find_function(function, "FUNCTION"), function)
@@ -203,12 +207,13 @@ def derive(
     plan: str,
     /,
     *,
-    output: Annotated[Path, Parameter(name=["--output", "-o"])],
+    output: Output,
     schemes: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     train: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     last: int | None = None,
     biases: bool = False,
     digest: str | None = None,
+    force: bool = False,
     json: bool = False,
 ) -> None:
     """Make a plan of another: with int8 variants, or training fewer tensors (needs onnx).
@@ -230,12 +235,14 @@ def derive(
         Train the biases.
     digest
         SHA-256 that the plan must have.
+    force
+        Write over a file that is there.
     json
         Answer with one JSON object.
     """
     from kellet.sdk.variants import add_variants, sparse
 
-    _check_output(output)
+    check_output(output, force=force)
     opened = _open(plan, digest)
     if train or last is not None or biases:
         opened = sparse(opened, train or (), last=last, biases=biases)
@@ -254,17 +261,6 @@ def _written(plan: Plan, output: Path, json: bool) -> None:
     lines = [_words(facts), *(f"left out {scheme}: {why}" for scheme, why in absent.items())]
     with Console(json=json) as console:
         console.result(facts, "\n".join([*lines, f"written to {output}"]))
-
-
-def _check_output(output: Path) -> None:
-    """Before the export, which takes its time."""
-    if output.exists() and not output.is_file():
-        kind = "a directory" if output.is_dir() else "not a regular file"
-        raise UsageError(f"-o {output}", why=f"it is {kind}", repair="name a file to write")
-    if not output.parent.is_dir():
-        raise UsageError(
-            f"-o {output}", why=f"there is no directory {output.parent}", repair="make it first"
-        )
 
 
 def _open(plan: str, digest: str | None) -> Plan:

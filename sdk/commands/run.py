@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import App, Parameter, Token
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+_Value = TypeVar("_Value")
 _FOR_EXAMPLE = {
     "device": "a name that no other device has",
     "broker": "mqtt://HOST:PORT, or set KELLET_BROKER",
@@ -43,26 +44,37 @@ def _from_file(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollect
         if not options[key].tokens:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             options[key].append(Token(keyword=key, value=text, source=path))
-    for key in ("device", "broker", "data", "state"):
-        if not options[key].tokens:
-            raise UsageError(
-                f"{path} has no {key}",
-                why="a device cannot take part without it, and the command does not give it",
-                repair=f'write {key} = "..." above the tables of {path}; {_FOR_EXAMPLE[key]}',
-            )
 
 
-command = App(name="run", config=_from_file)
+def _needed(value: _Value | None, key: str, file: Path | None) -> _Value:
+    """What the command or the file says of ``key``; ``UsageError`` where neither does."""
+    if value is not None:
+        return value
+    why = "a device cannot take part without it"
+    if file is not None:
+        raise UsageError(
+            f"{file} has no {key}",
+            why=f"{why}, and the command does not give it",
+            repair=f'write {key} = "..." above the tables of {file}; {_FOR_EXAMPLE[key]}',
+        )
+    raise UsageError(
+        f"{'DEVICE' if key == 'device' else '--' + key} is not given",
+        why=why,
+        repair=f"give {_FOR_EXAMPLE[key]}, or a kellet.toml by --config; see kellet run --help",
+    )
+
+
+command = App(name="run", config=_from_file, usage="Usage: kellet run [OPTIONS] [DEVICE]")
 
 
 @command.default
 def run(
-    device: str,
+    device: str | None = None,
     /,
     *,
-    broker: Annotated[str, Parameter(env_var="KELLET_BROKER")],
-    data: str,
-    state: Folder,
+    broker: Annotated[str | None, Parameter(env_var="KELLET_BROKER")] = None,
+    data: str | None = None,
+    state: Folder | None = None,
     until_finished: bool = False,
     leave: bool = False,
     holdout: float = 0.0,
@@ -76,6 +88,8 @@ def run(
     Trains on this machine's own data when the aggregator asks, and sends what it
     learned. Stop it at any time, by Ctrl-C or by pulling the plug: started again
     with the same --state it goes on, and nothing is counted twice.
+
+    DEVICE, --broker, --data and --state are needed, here or in the file of --config.
 
     Parameters
     ----------
@@ -102,6 +116,10 @@ def run(
     json
         Report in JSON lines.
     """
+    device = _needed(device, "device", config)
+    broker = _needed(broker, "broker", config)
+    data = _needed(data, "data", config)
+    state = _needed(state, "state", config)
     if broker in ("embedded", "mosquitto"):
         raise UsageError(
             f"--broker {broker}",

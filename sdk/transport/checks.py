@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kellet.sdk.errors import LinkError, UsageError
+from kellet.sdk.errors import LinkError, UsageError, require
 from kellet.sdk.transport.base import Will
 
 __all__ = [
+    "LONGEST",
+    "MOST_KEEPALIVE",
     "check_client",
     "check_filter",
     "check_payload",
+    "check_times",
     "check_topic",
     "too_large",
 ]
 
+LONGEST = 1e8  # s, three years: what clocks and waits can bear
+MOST_KEEPALIVE = 65_535  # s, as MQTT has room for
 MAX_TOPIC_BYTES = 65_535
 
 
@@ -48,6 +53,22 @@ def check_payload(payload: bytes) -> bytes:
         return bytes(payload)
     raise UsageError(
         f"a payload of type {type(payload).__name__}", repair="encode it: a payload is bytes"
+    )
+
+
+def check_times(*, keepalive: int, connect_timeout: float) -> None:
+    """Refuse seconds that no link can be kept by. Raises ``UsageError``."""
+    require(
+        isinstance(keepalive, int) and 1 <= keepalive <= MOST_KEEPALIVE,
+        "keepalive",
+        keepalive,
+        f"a whole number of seconds from 1 to {MOST_KEEPALIVE}",
+    )
+    require(
+        0 < connect_timeout <= LONGEST,
+        "connect_timeout",
+        connect_timeout,
+        f"above 0 and at most {LONGEST:.0f} seconds",
     )
 
 

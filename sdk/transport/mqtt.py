@@ -16,6 +16,7 @@ from kellet.sdk.transport.checks import (
     check_client,
     check_filter,
     check_payload,
+    check_times,
     check_topic,
     too_large,
 )
@@ -58,8 +59,7 @@ class MqttTuning:
             raise UsageError("max_inflight is out of range", repair="give 1 to 65535")
         if self.max_inflight_bytes < 1 or self.bulk_window_bytes < 1:
             raise UsageError("a bound on bytes in flight below 1", repair="give a positive number")
-        if not self.connect_timeout > 0:
-            raise UsageError("connect_timeout is not positive", repair="give seconds, above 0")
+        check_times(keepalive=1, connect_timeout=self.connect_timeout)
         if not 0 < self.backoff[0] <= self.backoff[1]:
             raise UsageError(
                 "the backoff is not (first, longest)", repair="give seconds: 0 < first <= longest"
@@ -136,9 +136,8 @@ class MqttTransport:
             )
         if password is not None and username is None:
             raise UsageError("a password without a user", repair="give username too")
-        if not 1 <= keepalive <= 65_535:
-            raise UsageError(f"keepalive {keepalive} is out of range", repair="1 to 65535 seconds")
         tuning = MqttTuning() if tuning is None else tuning
+        check_times(keepalive=keepalive, connect_timeout=tuning.connect_timeout)
         paths = [None if file is None else Path(file) for file in (ca_file, cert_file, key_file)]
         settings = LinkSettings(
             url=address,

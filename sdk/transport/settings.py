@@ -13,9 +13,10 @@ import paho.mqtt
 
 from kellet.sdk.errors import LinkError, UsageError
 from kellet.sdk.transport.base import Will
-from kellet.sdk.transport.url import BrokerUrl
+from kellet.sdk.transport.checks import check_times
+from kellet.sdk.transport.url import BrokerUrl, parse_url
 
-__all__ = ["Failure", "LinkSettings", "check_paho", "explain", "tls_context"]
+__all__ = ["Failure", "LinkSettings", "check_link", "check_paho", "explain", "tls_context"]
 
 Version = Literal["5", "3.1.1"]
 
@@ -72,6 +73,24 @@ def check_paho(version: str = paho.mqtt.__version__) -> None:
             why="its callbacks differ, and Kellet is written for 2.2 and newer",
             repair='pip install "paho-mqtt>=2.2"',
         )
+
+
+def check_link(
+    url: str,
+    *,
+    keepalive: int,
+    connect_timeout: float,
+    ca_file: Path | str | None = None,
+    cert_file: Path | str | None = None,
+    key_file: Path | str | None = None,
+) -> None:
+    """Refuse, without opening anything, what no broker could make right. Raises ``UsageError``.
+
+    A device and an aggregator ask this before they touch their state.
+    """
+    check_times(keepalive=keepalive, connect_timeout=connect_timeout)
+    paths = [None if file is None else Path(file) for file in (ca_file, cert_file, key_file)]
+    tls_context(parse_url(url), *paths)
 
 
 def tls_context(

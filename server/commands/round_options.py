@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from cyclopts import Parameter
 
-from kellet.sdk.commands.options import LONGEST, Whole, called_by_options
+from kellet.sdk.commands.options import Whole, called_by_options
 from kellet.sdk.errors import UsageError
+from kellet.sdk.transport.checks import LONGEST
 from kellet.server.commands.algorithm import AlgorithmOptions
 
 if TYPE_CHECKING:

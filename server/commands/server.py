@@ -76,12 +76,12 @@ def server(
     opened = Plan.open(plan, digest=digest)
     judged = xy(call(find_function(test, "--test"), test), test) if test else None
     options, link = broker_options or BrokerOptions(), link or LinkOptions()
+    for_link = link.for_link()
     with Console(json=json) as console, options.open(broker, state, link.ca_file) as handle:
         config = (rounds or RoundOptions()).config(
             link.fleet, algorithm or AlgorithmOptions(), handle
         )
         teller = _Teller(console, config, evaluated=judged is not None)
-        for_link = link.for_link()
         if handle.kind != "external":
             for_link |= {"separate_bulk": handle.separate_bulk, "ca_file": handle.ca_file}
         aggregator = Aggregator(

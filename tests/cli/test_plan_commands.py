@@ -113,8 +113,18 @@ def test_export_writes_to_a_file_alone(tmp_path: Path, output: str, words: str) 
     os.mkfifo(tmp_path / "pipe")
     before = sorted(tmp_path.iterdir())
     done = command("plan", "export", "nets:model", "-o", output, cwd=tmp_path)
-    done.failed(2, f"-o {output}", words)
+    done.failed(2, f"--output {output}", words)
     assert [p for p in sorted(tmp_path.iterdir()) if p.name != "__pycache__"] == before
+
+
+def test_export_writes_over_a_file_if_it_is_told_to(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(EXPORTED)
+    (tmp_path / "x.kplan").write_text("mine")
+    export = ("plan", "export", "nets:model", "-o", "x.kplan")
+    command(*export, cwd=tmp_path).failed(2, "--output x.kplan", "there already", "--force")
+    assert (tmp_path / "x.kplan").read_text() == "mine"
+    assert command(*export, "--force", cwd=tmp_path).code == 0
+    assert (tmp_path / "x.kplan").read_bytes() != b"mine"
 
 
 @pytest.mark.parametrize(

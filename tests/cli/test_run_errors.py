@@ -75,22 +75,25 @@ def test_an_address_that_cannot_be(desk: Path, tmp_path: Path, broker: str, word
     done = device(desk, tmp_path, broker=broker)
     done.failed(2, words)
     assert "secret" not in done.out + done.err
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--keepalive", 0], "keepalive 0 is out of range"),
+        (["--keepalive", 0], "--keepalive = 0: it must be a whole number of seconds from 1"),
+        (["--ca-file", "ca.pem"], "mqtts://"),
         (["--holdout", 1], "--holdout = 1"),
         (["--keepalive", 1.5], "'1.5' is not a whole number"),
         (["--fleet", "a b"], "fleet"),
-        (["--ca-file", "ca.pem"], "mqtts://"),
     ],
 )
 def test_an_option_that_cannot_be(
     desk: Path, tmp_path: Path, options: list[object], words: str
 ) -> None:
-    device(desk, tmp_path, *options).failed(2, words)
+    state = tmp_path / "state"
+    device(desk, state, *options).failed(2, words)
+    assert not state.exists()  # refused before anything was opened
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,14 @@ def test_paths_are_from_the_file(tmp_path: Path) -> None:
         ("device = ''", "device is '': it is a name or an address - it may be a text"),
         ("keepalive = 1.5", "keepalive is 1.5: it is a time - it may be a whole number of seconds"),
         (
+            "keepalive = 0",
+            "keepalive is 0: it is a time - it may be a whole number of seconds ",
+        ),
+        ("keepalive = 65536", "from 1 to 65535"),
+        ("connect_timeout = 0", "it may be a number of seconds, above 0 and at most 100000000"),
+        ("connect_timeout = nan", "connect_timeout is nan"),
+        ("holdout = 1.0", "it may be a number, at least 0 and below 1"),
+        (
             "threads = 2",
             "threads is no key here: it is a key of the profile - write it below [overrides]",
         ),

@@ -42,11 +42,13 @@ def test_init_writes_a_file_that_run_reads(home: Path) -> None:
 def test_init_writes_over_nothing(home: Path) -> None:
     path = home / "kellet.toml"
     path.write_text("mine")
-    command("init", cwd=home).failed(2, "kellet.toml is there already", "--force")
+    command("init", cwd=home).failed(
+        2, "--output kellet.toml: the file is there already", "--force"
+    )
     assert path.read_text() == "mine"
     assert command("init", "--force", cwd=home).code == 0
     assert path.read_text() != "mine"
-    command("init", "-o", "no/k.toml", cwd=home).failed(2, "there is no no")
+    command("init", "-o", "no/k.toml", cwd=home).failed(2, "there is no directory no")
     command("init", "-o", ".", cwd=home).failed(2, "it is a directory")
 
 
@@ -79,6 +81,27 @@ def test_run_takes_from_the_file_what_is_not_given(home: Path) -> None:
     (home / "k.toml").write_text('broker = "mqtt://of.the.file"\n')
     rest = ("c", "--config", "k.toml", "--data", "mydata:load", "--state", "u")
     started(home, *rest, KELLET_BROKER=NOBODY)
+
+
+def test_an_empty_variable_is_none(home: Path) -> None:
+    path = home / "k.toml"
+    path.write_text(f'broker = "{NOBODY}"\n')
+    given = ("c", "--data", "mydata:load", "--state", "u")
+    for nothing in ("", " "):
+        started(home, *given, "--config", "k.toml", KELLET_BROKER=nothing)
+        done = command("run", *given, cwd=home, env={"KELLET_BROKER": nothing})
+        done.failed(2, "--broker is not given", "KELLET_BROKER", "--config")
+
+
+def test_help_calls_nothing_required_that_a_file_may_say(home: Path) -> None:
+    said = command("run", "--help").out
+    assert "Usage: kellet run [OPTIONS] [DEVICE]" in said
+    assert "[required]" not in said
+    assert "--data and --state are needed, here or in the file of --config." in " ".join(
+        said.split()
+    )
+    command("run", cwd=home).failed(2, "DEVICE is not given")
+    command("run", "c", "--broker", NOBODY, cwd=home).failed(2, "--data is not given")
 
 
 def test_a_wrong_file_ends_before_anything_begins(home: Path) -> None:

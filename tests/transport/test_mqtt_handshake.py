@@ -321,8 +321,8 @@ def test_newer_pahos_pass(version: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"keepalive": 0}, "keepalive 0"),
-        ({"keepalive": 65_536}, "keepalive 65536"),
+        ({"keepalive": 0}, "keepalive = 0"),
+        ({"keepalive": 65_536}, "keepalive = 65536"),
         ({"protocol": "4"}, "unknown protocol '4'"),
         ({"password": "p"}, "a password without a user"),
         ({"subscriptions": "a/b"}, "one string"),

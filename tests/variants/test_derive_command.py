@@ -28,9 +28,19 @@ def test_all_variants_that_apply_are_derived_and_the_others_explained(desk: Path
     # 387 floats; 384 bytes, 3 or 6 scales, and 3 floats.
     assert sizes == [4 * 387, 384 + 12 + 12, 384 + 24 + 12, 384 + 12 + 12]
     assert facts["left_out"] == {}
-    words = command("plan", "derive", "wisdm", "-o", "out.kplan", cwd=desk).out
+    words = command("plan", "derive", "wisdm", "-o", "wisdm.kplan", cwd=desk).out
     assert "left out w8.row+a8/1: no linear layer has 128 columns" in words
     assert "w8.block64/1" in words
+
+
+def test_it_writes_over_nothing_unless_it_is_told_to(desk: Path) -> None:
+    """Its own source, for one."""
+    before = (desk / "toy.kplan").read_bytes()
+    again = ("plan", "derive", "toy.kplan", "-o", "toy.kplan", "--biases")
+    command(*again, cwd=desk).failed(2, "--output toy.kplan", "there already", "--force")
+    assert (desk / "toy.kplan").read_bytes() == before
+    assert command(*again, "--force", cwd=desk).code == 0
+    assert Plan.open(desk / "toy.kplan").n_train == 3
 
 
 def test_variants_are_chosen(desk: Path) -> None:
