@@ -262,7 +262,7 @@ class DeviceMachine:
     # -- rounds ---------------------------------------------------------------
 
     def _announcement(self, raw: bytes, now: float) -> list[Effect | StartTraining]:
-        message: ToAll = wire.unpack(raw, ToAll)
+        message: ToAll = wire.unpack_again(raw, ToAll)
         effects: list[Effect | StartTraining] = []
         again, self._heard = raw == self._heard, raw
         self._talk.heard(now)

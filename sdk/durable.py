@@ -21,6 +21,9 @@ from kellet.sdk.errors import StorageError
 __all__ = ["Database", "ReadInParts", "room", "write_file"]
 
 _PART = 1 << 18  # bytes
+_ROWS = 64  # answers that are remembered
+_SHORT = 256  # bytes of the longest value in one
+_UNASKED = ()
 
 _ELSEWHERE = "check the path and its permissions, or choose another --state directory"
 _SPACE = "free some space on the disk; nothing was lost"
@@ -32,10 +35,10 @@ class ReadInParts(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, part: slice, /) -> bytes | memoryview: ...
+    def __getitem__(self, part: slice, /) -> bytes: ...
 
 
-def room(data: ReadInParts) -> tuple[str, bytes | memoryview | int]:
+def room(data: ReadInParts) -> tuple[str, bytes | int]:
     """What stands for a blob in a statement, and its value; ``Database.fill`` does the rest.
 
     SQLite copies what it is given whole, and a row whole to change one column of it. So a large
@@ -58,8 +61,11 @@ class Database:
         self, path: Path | None, schema: str, version: int, *, grown_from: Sequence[int] = ()
     ) -> None:
         self.where = str(path) if path else ":memory:"
-        self._lock = threading.RLock()  # a training reads while its driver may write
-        with self._disk():
+        self._disk = _Disk(self.where)
+        # Short answers to ``one`` since the last transaction; None inside a transaction. Nobody
+        # else writes to the file (see ``kellet.sdk.lock``).
+        self._answers: dict[tuple[Any, ...], tuple[Any, ...] | None] | None = None
+        with self._disk:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.where, isolation_level=None, check_same_thread=False)
@@ -97,7 +103,8 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All of it or nothing, on the disk when the block ends."""
-        with self._disk():
+        with self._disk:
+            self._answers = None
             self._db.execute("begin immediate")
             try:
                 yield
@@ -106,18 +113,30 @@ class Database:
                 if self._db.in_transaction:
                     self._db.execute("rollback")
                 raise
+            finally:
+                self._answers = None if self._db.in_transaction else {}
 
     def run(self, statement: str, *values: object) -> None:
         """One statement, inside a transaction."""
         self._db.execute(statement, values)
 
     def all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        with self._disk():
+        with self._disk:
             return self._db.execute(query, values).fetchall()
 
     def one(self, query: str, *values: object) -> tuple[Any, ...] | None:
-        with self._disk():
+        """The first row, or None. What a machine asks at every message is answered from memory."""
+        asked = (query, *values)
+        answers = self._answers
+        if answers is not None and (known := answers.get(asked, _UNASKED)) is not _UNASKED:
+            return known
+        with self._disk:
             row: tuple[Any, ...] | None = self._db.execute(query, values).fetchone()
+            answers = self._answers
+            if answers is not None and _is_short(row):
+                if len(answers) >= _ROWS:
+                    answers.clear()
+                answers[asked] = row
             return row
 
     @contextmanager
@@ -125,7 +144,7 @@ class Database:
         self, table: str, column: str, row: int, *, write: bool = False
     ) -> Iterator[sqlite3.Blob]:
         """A blob of the row with that id, read or (inside a transaction) written in parts."""
-        with self._disk(), self._db.blobopen(table, column, row, readonly=not write) as blob:
+        with self._disk, self._db.blobopen(table, column, row, readonly=not write) as blob:
             yield blob
 
     def fill(self, table: str, column: str, row: int, data: ReadInParts) -> None:
@@ -137,27 +156,43 @@ class Database:
                 blob.write(data[start : start + _PART])
 
     def close(self) -> None:
+        self._answers = None
         self._db.close()
 
-    @contextmanager
-    def _disk(self) -> Iterator[None]:
-        try:
-            with self._lock:
-                yield
-        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
-            raise  # ours, not the disk's
-        except sqlite3.Error as error:
+
+class _Disk:
+    """One thread at a time, and every failure of the disk as a ``StorageError``."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._lock = threading.RLock()  # a training reads while its driver may write
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        self._lock.release()
+        if error is None or isinstance(error, sqlite3.ProgrammingError | sqlite3.IntegrityError):
+            return  # none, or ours and not the disk's
+        if isinstance(error, sqlite3.Error):
             raise StorageError(
-                f"{self.where} cannot be read or written",
+                f"{self._where} cannot be read or written",
                 why=str(error),
                 repair=_repair(str(error)),
             ) from None
-        except OSError as error:
+        if isinstance(error, OSError):
             raise StorageError(
-                f"{self.where} cannot be opened",
+                f"{self._where} cannot be opened",
                 why=error.strerror or str(error),
                 repair=_SPACE if error.errno == errno.ENOSPC else _ELSEWHERE,
             ) from None
+
+
+def _is_short(row: tuple[Any, ...] | None) -> bool:
+    """Whether a row takes next to no memory."""
+    return row is None or not any(isinstance(v, bytes | str) and len(v) > _SHORT for v in row)
 
 
 def _repair(sqlite_says: str) -> str:

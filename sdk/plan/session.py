@@ -1,7 +1,9 @@
 """A plan's step graph in onnxruntime: the loss and its gradient at a point.
 
 Parameters and gradients are bound to the graph once, by address, so a step
-copies neither. onnxruntime is imported when the first session is made.
+copies neither. A small batch is copied into arrays that are bound already: to
+bind it would take as long as the step of a small model. onnxruntime is imported
+when the first session is made.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["GradientSession", "StepGraph", "open_session", "run_bound"]
 
 _Array = np.ndarray[Any, np.dtype[Any]]
+
+_SMALL = 1 << 18  # bytes of a batch that is copied
+_COPIES = 1 << 20  # bytes of all arrays for such batches, which differ in their shapes
 
 
 def open_session(
@@ -99,19 +104,19 @@ def address(array: _Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def bind_batch(binding: Any, manifest: Manifest, x: _Array, y: _Array) -> tuple[_Array, _Array]:
-    """Bind a batch; return what must stay alive until it has been run. Raises ``DataError``."""
-    x = _batch("x", x, manifest.input.dtype, manifest.input.shape)
-    y = _batch("y", y, manifest.labels.dtype, manifest.labels.shape)
-    if len(x) != len(y):
-        raise DataError(
-            f"the batch has {len(x)} rows and {len(y)} labels",
-            why="each row needs one label",
-            repair="slice x and y alike",
-        )
-    binding.bind_input("batch", "cpu", 0, x.dtype, x.shape, address(x))
-    binding.bind_input("labels", "cpu", 0, y.dtype, y.shape, address(y))
-    return x, y
+class _Bound:
+    """A binding of the graph, with the batch that it reads."""
+
+    def __init__(self, binding: Any) -> None:
+        self.binding = binding
+        self.x: _Array
+        self.y: _Array
+
+    def read(self, x: _Array, y: _Array) -> None:
+        """Bind these arrays by address, and keep them alive."""
+        self.x, self.y = x, y
+        self.binding.bind_input("batch", "cpu", 0, x.dtype, x.shape, address(x))
+        self.binding.bind_input("labels", "cpu", 0, y.dtype, y.shape, address(y))
 
 
 class StepGraph:
@@ -137,23 +142,54 @@ class StepGraph:
         # The runtime may read a buffer after it has written the new value of
         # it, so new buffers land beside the vector and are copied afterwards.
         self._buffers, self._new_buffers = buffers, np.zeros(len(buffers), np.float32)
+        self._inputs = dict(inputs)  # by address: they must stay alive
+        self._to = {"loss": (self._loss, ())} | self._outputs(gradients)
         self._session = open_session(graph, manifest, threads, lean=lean)
-        self._binding = self._session.io_binding()
-        self._batch: tuple[_Array, _Array] | None = None
-        for name, value in inputs.items():
-            self._binding.bind_input(name, "cpu", 0, value.dtype, value.shape, address(value))
-        outputs = {"loss": (self._loss, ())} | self._outputs(gradients)
-        for name in step_outputs(manifest):
-            array, shape = outputs[name]
-            self._binding.bind_output(name, "cpu", 0, np.float32, shape, address(array))
+        self._large = self._bind()
+        self._small: dict[tuple[Any, ...], _Bound] = {}  # by shapes and types of the batch
 
     def run(self, x: _Array, y: _Array) -> float:
         """Return the batch's mean loss; gradients and buffers are in their arrays."""
-        self._batch = bind_batch(self._binding, self._manifest, x, y)
-        run_bound(self._session, self._binding)
+        bound = self._small.get((x.shape, x.dtype, y.shape, y.dtype))
+        if bound is None:
+            bound = self._take(x, y)
+        else:
+            np.copyto(bound.x, x)
+            np.copyto(bound.y, y)
+        run_bound(self._session, bound.binding)
         if self._new_buffers.size:
             self._buffers[:] = self._new_buffers
         return float(self._loss)
+
+    def _take(self, x: _Array, y: _Array) -> _Bound:
+        """Check a batch and bind it, or a copy for it and the next ones like it."""
+        x = _batch("x", x, self._manifest.input.dtype, self._manifest.input.shape)
+        y = _batch("y", y, self._manifest.labels.dtype, self._manifest.labels.shape)
+        if len(x) != len(y):
+            raise DataError(
+                f"the batch has {len(x)} rows and {len(y)} labels",
+                why="each row needs one label",
+                repair="slice x and y alike",
+            )
+        if x.nbytes + y.nbytes > _SMALL:
+            self._large.read(x, y)
+            return self._large
+        copies = sum(bound.x.nbytes + bound.y.nbytes for bound in self._small.values())
+        if copies + x.nbytes + y.nbytes > _COPIES:
+            self._small.clear()
+        bound = self._small[x.shape, x.dtype, y.shape, y.dtype] = self._bind()
+        bound.read(x.copy(), y.copy())
+        return bound
+
+    def _bind(self) -> _Bound:
+        """Bind everything but the batch."""
+        binding = self._session.io_binding()
+        for name, value in self._inputs.items():
+            binding.bind_input(name, "cpu", 0, value.dtype, value.shape, address(value))
+        for name in step_outputs(self._manifest):
+            array, shape = self._to[name]
+            binding.bind_output(name, "cpu", 0, np.float32, shape, address(array))
+        return _Bound(binding)
 
     def _outputs(self, gradients: Mapping[str, _Array]) -> dict[str, tuple[_Array, Any]]:
         found: dict[str, tuple[_Array, Any]] = {}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 from kellet.sdk.errors import UsageError
 
 __all__ = ["Address", "Topics", "check_id"]
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_REMEMBERED = 4096  # topics
 
 
 def check_id(what: str, value: str) -> str:
@@ -43,6 +45,7 @@ class Topics:
         # One filter for all blobs, in force while some are needed: a broker may keep
         # something for each filter that it has ever seen.
         self.blobs = self._root + "pub/blob/+/+"
+        self._parse = lru_cache(_REMEMBERED)(partial(_parse, self._root))
 
     def blob(self, sha256: bytes, part: int) -> str:
         return f"{self._root}pub/blob/{sha256.hex()}/{part}"
@@ -73,18 +76,22 @@ class Topics:
 
     def parse(self, topic: str) -> Address | None:
         """Who speaks where; None for a topic that is not this fleet's."""
-        if not topic.startswith(self._root):
-            return None
-        match topic[len(self._root) :].split("/"):
-            case ["pub", "round"]:
-                return Address("round")
-            case ["pub", "blob", sha, part] if len(sha) == 64 and part.isdigit():
-                try:
-                    return Address("blob", sha256=bytes.fromhex(sha), part=int(part))
-                except ValueError:
-                    return None
-            case ["d", device, ("state" | "req" | "ctl") as channel] if _ID.fullmatch(device):
-                return Address(channel, device)
-            case ["w", _, device, "up"] if _ID.fullmatch(device):
-                return Address("up", device)
+        return self._parse(topic)
+
+
+def _parse(root: str, topic: str) -> Address | None:
+    if not topic.startswith(root):
         return None
+    match topic[len(root) :].split("/"):
+        case ["pub", "round"]:
+            return Address("round")
+        case ["pub", "blob", sha, part] if len(sha) == 64 and part.isdigit():
+            try:
+                return Address("blob", sha256=bytes.fromhex(sha), part=int(part))
+            except ValueError:
+                return None
+        case ["d", device, ("state" | "req" | "ctl") as channel] if _ID.fullmatch(device):
+            return Address(channel, device)
+        case ["w", _, device, "up"] if _ID.fullmatch(device):
+            return Address("up", device)
+    return None

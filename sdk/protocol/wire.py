@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -10,7 +12,7 @@ import msgspec
 from kellet.sdk.errors import ProtocolError
 from kellet.sdk.protocol import limits
 
-__all__ = ["VersionMismatch", "pack", "read", "unpack"]
+__all__ = ["VersionMismatch", "pack", "read", "unpack", "unpack_again"]
 
 
 class VersionMismatch(ProtocolError):
@@ -30,28 +32,30 @@ def pack(message: msgspec.Struct, *, limit: int = limits.CONTROL_BYTES) -> bytes
 
 
 def _no_duplicates(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in pairs:
-        if not isinstance(key, str):
+    for key, _ in pairs:
+        if type(key) is not str:
             raise ProtocolError("a key that is not text")
-        if key in out:
-            raise ProtocolError(f"the key {key!r} twice")
-        out[key] = value
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise ProtocolError(f"the key {twice!r} twice")
     return out
 
 
-def _check_tree(value: object, depth: int) -> None:
-    if depth > limits.DEPTH:
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+
+
+def _check_tree(tree: dict[str, Any] | list[Any], depth: int) -> None:
+    """``depth``: of what lies in ``tree``. msgpack makes exactly these types."""
+    if tree and depth > limits.DEPTH:
         raise ProtocolError(f"a message nested deeper than {limits.DEPTH}")
-    if isinstance(value, dict):
-        for item in value.values():
+    for item in tree.values() if isinstance(tree, dict) else tree:
+        kind = type(item)
+        if kind is dict or kind is list:
             _check_tree(item, depth + 1)
-    elif isinstance(value, list):
-        for item in value:
-            _check_tree(item, depth + 1)
-    elif not isinstance(value, (str, bytes, int, float, bool, type(None))):
-        # ExtType and Timestamp: msgpack reads them even where a hook refuses the others.
-        raise ProtocolError("an extension type in a message")
+        elif kind not in _PLAIN:
+            # ExtType and Timestamp: msgpack reads them even where a hook refuses the others.
+            raise ProtocolError("an extension type in a message")
 
 
 def read(raw: bytes | memoryview, *, limit: int = limits.CONTROL_BYTES) -> dict[str, Any]:
@@ -76,7 +80,7 @@ def read(raw: bytes | memoryview, *, limit: int = limits.CONTROL_BYTES) -> dict[
         raise ProtocolError("bytes that are no message", why=str(error)[:120]) from None
     if not isinstance(value, dict):
         raise ProtocolError("a message that is no map")
-    _check_tree(value, 1)
+    _check_tree(value, 2)
     return value
 
 
@@ -99,3 +103,12 @@ def unpack(raw: bytes | memoryview, kind: Any, *, limit: int = limits.CONTROL_BY
         return msgspec.convert(value, kind, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         raise ProtocolError("a message that does not fit its schema", why=str(error)) from None
+
+
+@lru_cache(8)
+def unpack_again(raw: bytes, kind: Any) -> Any:
+    """The same for what a fleet in one process receives as often as it has devices.
+
+    Not to be changed in any part: all who ask for it are given the same message.
+    """
+    return unpack(raw, kind)
