@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from functools import cache
 
@@ -11,6 +12,7 @@ import numpy as np
 from bench.evidence.data import pool
 from bench.quantised.grid import NEAREST, Cell, Setting, algorithm
 from bench.quantised.nearest import nearest_steps
+from kellet.sdk.errors import FleetError
 from kellet.sdk.local_int8 import int8_steps
 from kellet.sdk.plan import Plan
 from kellet.server.partition import clients_of, dirichlet
@@ -20,6 +22,7 @@ from kellet.server.simulate.kinds import kinds_of
 __all__ = ["Finished", "Job", "run"]
 
 _POINTS = 10  # of a curve
+_CLASSES = {"wisdm": 6, "har": 6, "mnist": 10}
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -32,7 +35,11 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What came of a cell. ``curve``: round and accuracy. ``digest``: of the last model."""
+    """What came of a cell. ``curve``: round and accuracy. ``digest``: of the last model.
+
+    A run that ``ended`` before its last round, since no client could train any more, has
+    the accuracy of nothing.
+    """
 
     cell: Cell
     fingerprint: str
@@ -43,6 +50,12 @@ class Finished(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
     control_gap: int
     seconds: float
+    ended: str = ""
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the model learned nothing that lasted: it ended, or is worse than a guess."""
+        return bool(self.ended) or self.loss > math.log(_CLASSES[self.cell.task])
 
 
 def run(job: Job) -> Finished:
@@ -53,7 +66,7 @@ def run(job: Job) -> Finished:
     parts = dirichlet(data.y, setting.clients, setting.alpha, seed=cell.seed, least=setting.least)
     clients = clients_of(parts, data.x, data.y)
     nearest = cell.scheme == NEAREST
-    history = Simulation(
+    simulation = Simulation(
         plan,
         clients,
         algorithm(cell.algorithm, setting),
@@ -62,7 +75,24 @@ def run(job: Job) -> Finished:
         kinds=kinds_of(clients, scheme="w8.row" if nearest else cell.scheme),
         stepping=nearest_steps if nearest else int8_steps,
         keep_models=True,
-    ).run()
+    )
+    try:
+        history = simulation.run()
+    except FleetError as error:
+        if "abandoned" not in error.what:  # that is where no client has an update any more
+            raise
+        return Finished(
+            cell=cell,
+            fingerprint=job.fingerprint,
+            accuracy=0.0,
+            last=0.0,
+            loss=0.0,
+            curve=[],
+            digest="",
+            control_gap=0,
+            seconds=round(time.perf_counter() - began, 2),
+            ended=str(error),
+        )
     evaluator = plan.evaluator()
     tail = range(setting.rounds - setting.tail, setting.rounds)
     every = range(0, setting.rounds, max(1, setting.rounds // _POINTS))

@@ -53,9 +53,12 @@ def accuracies(results: Results, task: str) -> str:
             if not runs:
                 row.append("-")
                 continue
-            spread = f" ± {100 * stdev(r.accuracy for r in runs):.2f}" if len(runs) > 1 else ""
-            cell = f"{100 * mean(runs):.2f}"
-            row.append(cell + (spread if scheme == "f32" else _apart(difference(runs, floats))))
+            held = [r.accuracy for r in runs if not r.diverged]
+            spread = f" ± {100 * stdev(held):.2f}" if len(held) > 1 else ""
+            cell = f"{100 * mean(runs):.2f}" if held else ""
+            cell += spread if scheme == "f32" else _apart(difference(runs, floats))
+            lost = len(runs) - len(held)
+            row.append(f"{cell}{'; ' if held else ''}{lost} diverged" if lost else cell)
         rows.append(row)
     return table(["", *map(label, schemes)], rows)
 

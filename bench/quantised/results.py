@@ -89,14 +89,19 @@ def begun(path: Path | None, *, full: bool, settings: Mapping[str, Setting]) -> 
 
 
 def mean(runs: Iterable[Finished]) -> float:
-    """Return the mean accuracy over the seeds."""
-    return fmean(run.accuracy for run in runs)
+    """Return the mean accuracy over the seeds whose run did not diverge; 0 where all did."""
+    held = [run.accuracy for run in runs if not run.diverged]
+    return fmean(held) if held else 0.0
 
 
 def difference(runs: Sequence[Finished], others: Sequence[Finished]) -> list[float]:
-    """Return by how many points each seed's run is above the other's of the same seed."""
-    of = {run.cell.seed: run.accuracy for run in others}
-    return [100 * (run.accuracy - of[run.cell.seed]) for run in runs if run.cell.seed in of]
+    """Return by how many points each seed's run is above the other's of the same seed.
+
+    A seed of which either run diverged has no difference.
+    """
+    of = {run.cell.seed: run.accuracy for run in others if not run.diverged}
+    held = [run for run in runs if not run.diverged and run.cell.seed in of]
+    return [100 * (run.accuracy - of[run.cell.seed]) for run in held]
 
 
 def read(path: Path) -> Results:
