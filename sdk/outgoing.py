@@ -45,13 +45,12 @@ class Announced:
         """
         algorithm = algorithms.from_wire(round_.algorithm)
         round_.codecs.check()
-        announced = (round_.control is not None, round_.codecs.delta_c)
-        if announced != (algorithm.announces_control, algorithm.control_codec):
+        announced = (round_.control is not None, round_.codecs.delta_c != "none")
+        if announced != (algorithm.announces_control, algorithm.controls):
             raise UsageError(
                 f"an announcement of {algorithm.name} with "
                 f"{'a' if round_.control else 'no'} control and delta_c {round_.codecs.delta_c}",
-                why=f"its hyperparameters say {'one' if algorithm.announces_control else 'none'} "
-                f"and {algorithm.control_codec}",
+                why="an algorithm has controls, or it has none",
                 repair="update the aggregator",
             )
         return cls(round_, announcement_hash(raw), algorithm)
