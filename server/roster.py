@@ -41,13 +41,15 @@ class Roster:
         self._written: dict[tuple[str, bytes], float] = {}  # when the ledger heard them last
         self._members: dict[tuple[str, bytes], Member] = {}
         self._active: dict[str, Member] = {}
+        self._size = 0
+        self._oldest = float("inf")  # no member was heard last before then
         self.reload()
         self._session: dict[str, tuple[bytes, bytes]] = {}
         self._fenced: dict[str, set[bytes]] = {}
 
     def size(self) -> int:
         """N: every membership whose control is part of C."""
-        return sum(m.state in ("active", "ghost") for m in self._members.values())
+        return self._size
 
     @property
     def enrolled(self) -> Collection[str]:
@@ -64,6 +66,9 @@ class Roster:
 
     def remember(self, member: Member) -> None:
         """Take over what a ledger transaction has written."""
+        before = self._members.get((member.device, member.nonce))
+        self._size += _belongs(member) - (before is not None and _belongs(before))
+        self._oldest = min(self._oldest, member.seen)
         self._members[member.device, member.nonce] = member
         if member.state == "active":
             self._active[member.device] = member
@@ -74,6 +79,7 @@ class Roster:
         """Read again what the ledger has (a new epoch changes memberships)."""
         self._members.clear()
         self._active.clear()
+        self._size = 0
         for member in self._ledger.members():
             self.remember(member)
             self._written[member.device, member.nonce] = member.seen
@@ -153,21 +159,27 @@ class Roster:
 
     def heard(self, device: str) -> None:
         """The device has said something. Written down with whatever is written next."""
-        member = self._active[device]
-        self.remember(replace(member, seen=self._clock()))
+        member, now = self._active[device], self._clock()
+        if member.seen != now:
+            self.remember(replace(member, seen=now))
 
     def silent(self, ttl: float) -> list[str]:
         """Devices whose control is part of C and which nobody heard for ``ttl`` seconds."""
         now = self._clock()
+        if now - self._oldest <= ttl:
+            return []
+        self._oldest = min((m.seen for m in self._members.values()), default=float("inf"))
         return [
             m.device
             for m in self._members.values()
-            if m.state in ("active", "ghost") and m.counted and now - m.seen > ttl
+            if _belongs(m) and m.counted and now - m.seen > ttl
         ]
 
     def forget_silent(self, ttl: float) -> list[str]:
         """Drop members never counted and silent for ``ttl`` seconds: exact, their c_i is 0."""
         now = self._clock()
+        if now - self._oldest <= ttl:
+            return []
         silent = [m for m in self._active.values() if m.counted == 0 and now - m.seen > ttl]
         for member in silent:
             self._write(replace(member, state="dropped"))
@@ -213,6 +225,11 @@ class Roster:
 
     def _reject(self, code: str, reason: str, message: Hello) -> Reject:
         return Reject(code=code, reason=reason, boot=message.boot, nonce=message.nonce)  # type: ignore[arg-type]
+
+
+def _belongs(member: Member) -> bool:
+    """Whether the member's control is part of C."""
+    return member.state in ("active", "ghost")
 
 
 def _behind(known: Member, message: Hello) -> bool:
