@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import msgspec
@@ -14,6 +15,7 @@ from kellet.sdk import algorithms
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.controls import Parts
 from kellet.sdk.errors import UsageError
+from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.body import UpdateHeader, encode_body
 from kellet.sdk.protocol.messages import (
     NO_BASE,
@@ -43,7 +45,8 @@ class Announced:
         That is an algorithm unknown here, error feedback where it diverges, or
         controls that are and are not.
         """
-        algorithm = algorithms.from_wire(round_.algorithm)
+        kind = algorithms.ALGORITHMS.get(str(round_.algorithm.get("name")))
+        algorithm = _algorithm_of(raw, kind)  # type: ignore[arg-type]  # mypy: a class has no hash
         round_.codecs.check()
         announced = (round_.control is not None, round_.codecs.delta_c != "none")
         if announced != (algorithm.announces_control, algorithm.controls):
@@ -67,6 +70,15 @@ class Announced:
         """
         late, stale = newer.buffering, staleness(self.round, newer)
         return late is not None and stale is not None and 2 * stale > late.max_stale
+
+
+@lru_cache(8)
+def _algorithm_of(raw: bytes, _kind: type[FedAvg] | None) -> FedAvg:
+    """The algorithm of an announcement, made once for a fleet in one process.
+
+    ``_kind``: what its name means now, which a user's module may change.
+    """
+    return algorithms.from_wire(wire.unpack_again(raw, Round).algorithm)
 
 
 def update_of(
