@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kellet.sdk.errors import UsageError
+from kellet.sdk.protocol.histograms import Histogram, Question
 from kellet.sdk.protocol.limits import (
     MAX_BLOB,
     MAX_PART,
@@ -33,10 +34,12 @@ __all__ = [
     "Get",
     "Grant",
     "Hello",
+    "Histogram",
     "Idle",
     "Join",
     "Late",
     "Offer",
+    "Question",
     "Receipt",
     "Reject",
     "Round",
@@ -155,6 +158,8 @@ class Round(_Message, frozen=True, kw_only=True, tag="round"):
     server_optimizer: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     # How devices make models of their own, by name and hyperparameters. Absent where none do.
     personal: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    # What devices may tell of their data, if their owners share it. Absent where nothing is asked.
+    histogram: Question | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def blobs(self) -> list[Blob]:
@@ -170,6 +175,11 @@ class Round(_Message, frozen=True, kw_only=True, tag="round"):
     def personalising(self) -> dict[str, Any] | None:
         """How devices make models of their own; None where they do not."""
         return self.personal if isinstance(self.personal, dict) else None
+
+    @property
+    def asking(self) -> Question | None:
+        """What is asked of devices' data; None for nothing."""
+        return self.histogram if isinstance(self.histogram, Question) else None
 
     @property
     def buffering(self) -> Late | None:
@@ -199,6 +209,8 @@ class Hello(_Request, frozen=True, kw_only=True, tag="hello"):
     audit: Annotated[int, Meta(ge=0)] | None
     schemes: Schemes = (FLOAT,)  # what this device can do
     profile: Text = ""
+    # Absent unless the device's owner shares it; None takes back what was told before.
+    histogram: Histogram | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Join(_Request, frozen=True, kw_only=True, tag="join"):

@@ -25,10 +25,12 @@ from kellet.sdk.protocol.messages import (
     Get,
     Grant,
     Hello,
+    Histogram,
     Idle,
     Join,
     Late,
     Offer,
+    Question,
     Receipt,
     Reject,
     Round,
@@ -41,6 +43,7 @@ from kellet.sdk.protocol.vectors import Shapes
 
 __all__ = ["EXAMPLES", "HEADERS", "KINDS", "messages", "shapes", "vectors"]
 
+QUARTERS = np.array([0.25, 0.75], "<f4").tobytes()
 NONCE, BOOT, UID = bytes(range(16)), b"bootboot", bytes(range(16, 32))
 SHA = hashlib.sha256(b"kellet").digest()
 BASE = hashlib.sha256(b"announcement").digest()
@@ -163,6 +166,24 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         seed=0,
         personal=DITTO,
     ),
+    "round that asks for histograms": Round(
+        round=12,
+        epoch=1,
+        plan=Blob(SHA, 1000),
+        model=Blob(SHA, 2000),
+        control=None,
+        algorithm=FEDPROX,
+        weighting="samples",
+        codecs=Codecs(),
+        members=8,
+        target=3,
+        quorum=1,
+        deadline=60.0,
+        valid=60.0,
+        part_size=65536,
+        seed=0,
+        histogram=Question(classes=2, columns=(3,), edges=((-0.5, 1.0),)),
+    ),
     "idle": Idle(reason="finished", round=7),
     "hello": Hello(**WHO, incarnation=3, seq=4, pending=UID, epoch=1, audit=2**64 - 1),
     "hello of a newcomer": Hello(**WHO, incarnation=1, seq=0, pending=None, epoch=None, audit=None),
@@ -175,6 +196,18 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         audit=None,
         schemes=("w8.row/1", "f32/1"),
         profile="pi_zero_2w",
+    ),
+    "hello with a histogram": Hello(
+        **WHO,
+        incarnation=1,
+        seq=0,
+        pending=None,
+        epoch=None,
+        audit=None,
+        histogram=Histogram(question=BOOT, shares=QUARTERS, epsilon=0.5),
+    ),
+    "hello that takes a histogram back": Hello(
+        **WHO, incarnation=1, seq=0, pending=None, epoch=None, audit=None, histogram=None
     ),
     "join": Join(**WHO, round=7, base=BASE),
     "decline": Decline(**WHO, round=7, base=BASE, reason="not charging"),
@@ -293,6 +326,24 @@ def _strategy(node: Any) -> st.SearchStrategy[Any]:
             fields["reason"] |= st.just(COUNTED)
             return st.fixed_dictionaries(fields).map(
                 lambda said: Receipt(**said, counted=said["reason"] == COUNTED)
+            )
+        case inspect.StructType(cls=kind) if kind is Histogram:
+            shares = st.lists(st.floats(0, 1, width=32), min_size=2, max_size=256)
+            return st.builds(
+                Histogram,
+                question=st.binary(min_size=8, max_size=8),
+                shares=shares.map(lambda said: np.array(said, "<f4").tobytes()),
+                epsilon=st.none() | st.floats(0, exclude_min=True),
+            )
+        case inspect.StructType(cls=kind) if kind is Question:
+            edges = st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=4, unique=True)
+            columns = st.dictionaries(st.integers(0, 9), edges.map(sorted).map(tuple), max_size=4)
+            return st.builds(
+                lambda classes, of: Question(
+                    classes=classes, columns=tuple(of), edges=tuple(of.values())
+                ),
+                st.integers(2, 200),
+                columns,
             )
         case inspect.StructType():
             fields = {f.name: _strategy(f.type) for f in node.fields}
