@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from cyclopts import App
 
@@ -20,15 +21,24 @@ def report(directory: Path, /, *, json: bool = False) -> None:
     Parameters
     ----------
     directory
-        The --report or --state directory of a demo or a simulation, or the --state
-        directory of a server. report.html goes there.
+        The --report or --state directory of a demo or a simulation, the --out directory
+        of a sweep, or the --state directory of a server. report.html goes there.
     json
         Answer with one JSON object.
     """
-    from kellet.server.report import find_run, write_report
+    from kellet.server.report import find_run, write_report, write_sweep_report
+    from kellet.server.research import Sweep, read_results
+    from kellet.server.research.results import CONFIGURATION
 
-    run = find_run(directory)
-    page = write_report(directory, run)
+    facts: dict[str, Any]
+    if (directory / CONFIGURATION).is_file():
+        sweep = Sweep(*read_results(directory))
+        page = write_sweep_report(directory, sweep)
+        facts = {"kind": "sweep", "runs": len(sweep.runs), "rounds": len(sweep.rounds)}
+    else:
+        run = find_run(directory)
+        page = write_report(directory, run)
+        facts = {"kind": run.kind, "rounds": len(run.curves[0].rounds)}
     with Console(json=json) as console:
-        facts = {"report": str(page), "kind": run.kind, "rounds": len(run.curves[0].rounds)}
+        facts = {"report": str(page), **facts}
         console.result(facts, f"report: {page}")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kellet.sdk.durable import write_file
 from kellet.sdk.errors import ExtraMissing, UsageError
 from kellet.server.report.record import Run, save_run
 from kellet.server.report.sources import find_run, from_history
+
+if TYPE_CHECKING:
+    from kellet.server.research import Sweep
 
 __all__ = [
     "REPORT_FILE",
@@ -18,6 +22,7 @@ __all__ = [
     "from_history",
     "save_run",
     "write_report",
+    "write_sweep_report",
 ]
 
 REPORT_FILE = "report.html"
@@ -52,4 +57,14 @@ def write_report(folder: Path, run: Run) -> Path:
 
     page = (folder / REPORT_FILE).absolute()
     write_file(page, render(run).encode())
+    return page
+
+
+def write_sweep_report(folder: Path, sweep: Sweep) -> Path:
+    """The same for a sweep of simulated runs."""
+    check_installed()
+    from kellet.server.report.sweep_page import render
+
+    page = (folder / REPORT_FILE).absolute()
+    write_file(page, render(sweep).encode())
     return page

@@ -1,70 +1,32 @@
-"""The report's charts, as SVG that takes its colours from the page.
-
-Matplotlib draws with placeholder colours; `_themed` replaces each by a CSS
-variable, so that one drawing serves a light and a dark page. Text stays text.
-"""
+"""The charts of a run's report."""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kellet.server.report.drawing import (
+    AWAY,
+    BAD,
+    GOOD,
+    LINE,
+    MAIN,
+    PAPER,
+    SOFT,
+    label_ends,
+    shown,
+    styles,
+    svg,
+    whole_rounds,
+)
 from kellet.server.report.record import Curve, Event, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["accuracy_chart", "bytes_chart", "drift_chart", "participation_chart"]
 
-# Placeholder -> CSS variable. Each is a colour that no chart would have by chance.
-_PAGE_COLOURS = {
-    "#010203": "--ink",
-    "#010204": "--soft",
-    "#010205": "--line",
-    "#010206": "--paper",
-    "#010211": "--scaffold",
-    "#010212": "--fedprox",
-    "#010213": "--fedavg",
-    "#010221": "--good",
-    "#010222": "--bad",
-    "#010223": "--away",
-}
-INK, SOFT, LINE, PAPER, _S, _P, _A, GOOD, BAD, AWAY = _PAGE_COLOURS
-
-# Colour is never the only difference: dashes too, and a label at the line's end.
-_STYLES: dict[str, dict[str, Any]] = {
-    "scaffold": {"color": _S, "linestyle": "-", "linewidth": 2.2, "zorder": 5},
-    "fedprox": {"color": _P, "linestyle": (0, (5, 1.5)), "linewidth": 1.8, "zorder": 4},
-    "fedavg": {"color": _A, "linestyle": (0, (1.5, 1.2)), "linewidth": 1.8, "zorder": 3},
-}
-NAMES = {"scaffold": "SCAFFOLD", "fedprox": "FedProx", "fedavg": "FedAvg"}
 _HALF = (5.4, 3.1)  # inches; the page scales them
-_RC: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "kellet",
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": LINE,
-    "axes.labelcolor": SOFT,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "xtick.color": LINE,
-    "xtick.labelcolor": SOFT,
-    "ytick.color": LINE,
-    "ytick.labelcolor": SOFT,
-    "text.color": INK,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
-}
 
 
 def accuracy_chart(run: Run) -> str:
@@ -75,7 +37,7 @@ def accuracy_chart(run: Run) -> str:
         axes.set_ylabel("accuracy, %")
 
     label = f"Lines: accuracy on the test set over the rounds, {_named(run)}"
-    return _svg("accuracy", label, _HALF, draw)
+    return svg("accuracy", label, _HALF, draw)
 
 
 def drift_chart(run: Run) -> str:
@@ -87,7 +49,7 @@ def drift_chart(run: Run) -> str:
         axes.set_ylim(bottom=0)
 
     label = f"Lines: mean drift of the devices over the rounds, {_named(run)}"
-    return _svg("drift", label, _HALF, draw)
+    return svg("drift", label, _HALF, draw)
 
 
 def bytes_chart(run: Run) -> str:
@@ -98,19 +60,19 @@ def bytes_chart(run: Run) -> str:
         numbers = [r.round for r in rounds]
         up = [r.uplink_bytes / 1e3 for r in rounds]
         down = [r.downlink_bytes / 1e3 for r in rounds]
-        axes.bar(numbers, up, width=0.72, color=_S, label="from devices")
+        axes.bar(numbers, up, width=0.72, color=MAIN, label="from devices")
         axes.bar(numbers, [-d for d in down], width=0.72, color=AWAY, label="to devices")
         axes.axhline(0, color=SOFT, linewidth=0.8)
         axes.set_ylabel("kB in a round")
         axes.set_xlabel("round")
-        _whole_rounds(axes)
+        whole_rounds(axes)
         axes.yaxis.set_major_formatter(lambda value, _position: f"{abs(value):,.0f}")
         axes.legend(
             frameon=False, loc="lower right", ncols=2, bbox_to_anchor=(1.0, 1.0), borderpad=0
         )
 
     label = "Bars: kilobytes in each round, from devices upwards and to devices downwards"
-    return _svg("bytes", label, _HALF, draw)
+    return svg("bytes", label, _HALF, draw)
 
 
 def participation_chart(run: Run) -> str:
@@ -140,60 +102,37 @@ def participation_chart(run: Run) -> str:
         if timed
         else "A row for each device: the rounds in which it was counted or asked in vain"
     )
-    return _svg("participation", label, (11.2, height), draw)
+    return svg("participation", label, (11.2, height), draw)
 
 
 def _lines(axes: Axes, run: Run, value: Callable[[Any], float | None]) -> None:
     ends: list[tuple[float, float, str, str]] = []
+    given = styles(curve.algorithm for curve in run.curves)
     for curve in _compared(run):
         points = [(r.round, v) for r in curve.rounds if (v := value(r)) is not None]
         if not points:
             continue
-        style = _STYLES[curve.algorithm]
+        style = given[curve.algorithm]
         axes.plot(*zip(*points, strict=True), **style)
-        ends.append((*points[-1], NAMES[curve.algorithm], style["color"]))
+        ends.append((*points[-1], shown(curve.algorithm), style["color"]))
     main = run.curves[0]
     if main.source == "live":
         points = [(r.round, v) for r in main.rounds if (v := value(r)) is not None]
         axes.plot(
             *zip(*points, strict=True),
             linestyle="none", marker="o", markersize=4.2, zorder=6,
-            markerfacecolor=PAPER, markeredgecolor=_STYLES[main.algorithm]["color"],
-            markeredgewidth=1.3, label=f"{NAMES[main.algorithm]}, live",
+            markerfacecolor=PAPER, markeredgecolor=given[main.algorithm]["color"],
+            markeredgewidth=1.3, label=f"{shown(main.algorithm)}, live",
         )  # fmt: skip
         axes.legend(frameon=False, loc="best", handletextpad=0.2)
-    _label_ends(axes, ends)
+    label_ends(axes, ends)
     axes.set_xlabel("round")
-    _whole_rounds(axes)
+    whole_rounds(axes)
 
 
 def _compared(run: Run) -> Sequence[Curve]:
     simulated = [curve for curve in run.curves if curve.source == "simulated"]
     return simulated or run.curves
-
-
-def _label_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
-    """Write each line's name at its end, moved apart where they would lie on one another."""
-    if not ends:
-        return
-    low, high = axes.get_ylim()
-    gap = 0.085 * (high - low)
-    ends = sorted(ends, key=lambda end: end[1])
-    places = [end[1] for end in ends]
-    for i in range(1, len(places)):
-        places[i] = max(places[i], places[i - 1] + gap)
-    shift = sum(places) / len(places) - sum(end[1] for end in ends) / len(ends)
-    for (x, _, name, colour), place in zip(ends, places, strict=True):
-        axes.annotate(
-            name, (x, place - shift), xytext=(8, 0), textcoords="offset points",
-            va="center", color=colour, fontweight="bold", fontsize=9.5, annotation_clip=False,
-        )  # fmt: skip
-
-
-def _whole_rounds(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
 
 
 def _draw_times(axes: Axes, run: Run) -> None:
@@ -206,7 +145,7 @@ def _draw_times(axes: Axes, run: Run) -> None:
     for edge in edges:
         axes.axvline(edge, color=LINE, linewidth=0.6, zorder=0)
     _number_rounds(axes, run, edges)
-    main = _STYLES[run.algorithm]["color"]
+    main = styles([run.algorithm])[run.algorithm]["color"]
     marks = (
         ("counted", "counted", {"marker": "o", "markersize": 6, "color": main}),
         ("refused", "trained, too late", {"marker": "o", "markersize": 6, "color": main,
@@ -253,7 +192,7 @@ def _number_rounds(axes: Axes, run: Run, edges: Sequence[float]) -> None:
 
 
 def _draw_rounds(axes: Axes, run: Run) -> None:
-    main = _STYLES[run.algorithm]["color"]
+    main = styles([run.algorithm])[run.algorithm]["color"]
     points: dict[str, list[tuple[int, int]]] = {"counted": [], "asked": []}
     for row, device in enumerate(run.devices):
         for r in run.curves[0].rounds:
@@ -268,38 +207,8 @@ def _draw_rounds(axes: Axes, run: Run) -> None:
             markerfacecolor=face, label=label,
         )  # fmt: skip
     axes.set_xlabel("round")
-    _whole_rounds(axes)
+    whole_rounds(axes)
 
 
 def _named(run: Run) -> str:
-    return ", ".join(NAMES[curve.algorithm] for curve in _compared(run))
-
-
-def _svg(name: str, label: str, size: tuple[float, float], draw: Callable[[Axes], None]) -> str:
-    """Draw on a new figure; its SVG, ready to stand inside a page. ``label`` is its alt text."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_RC):
-        figure: Figure = Figure(figsize=size, layout="constrained")
-        draw(figure.add_subplot())
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    return _themed(out.getvalue(), name, label)
-
-
-def _themed(svg: str, name: str, label: str) -> str:
-    svg = svg[svg.index("<svg") :]
-    for colour, variable in _PAGE_COLOURS.items():
-        svg = svg.replace(colour, f"var({variable})")
-    # Ids must be unique in the page, and the page says how large the drawing is.
-    svg = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', svg)
-    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)  # it would rule the whole page
-    # The page chooses the typeface; Matplotlib's releases write it in two ways.
-    svg = re.sub(r" ?font-family: [^;\"]*;?", "", svg)
-    svg = re.sub(r"font: ([\w ]*?[\d.]+px) '[^;\"]*", r"font: \1 system-ui, sans-serif", svg)
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+    return ", ".join(shown(curve.algorithm) for curve in _compared(run))

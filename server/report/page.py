@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
-from importlib import resources
 from statistics import fmean
-from string import Template
 from typing import Any
 
-from kellet.server.report import charts
+from kellet.server.report import charts, markup
+from kellet.server.report.drawing import key, shown, styles
 from kellet.server.report.record import Curve, Round, Run
 
 __all__ = ["render"]
@@ -20,20 +19,19 @@ TASKS = {"wisdm": "WISDM", "har": "UCI HAR"}
 
 def render(run: Run) -> str:
     """The page of a run: HTML that loads nothing."""
-    template = Template((resources.files("kellet.server.report") / "page.html").read_text("utf-8"))
     sections = [_algorithms(run), _participation(run), _cost(run), _details(run)]
-    return template.substitute(
-        title=escape(_title(run)),
-        created=escape(run.created),
+    return markup.page(
+        title=_title(run),
+        created=run.created,
         lead=_lead(run),
-        facts="".join(_fact(*fact) for fact in _facts(run)),
+        facts="".join(markup.fact(*fact) for fact in _facts(run)),
         sections="\n".join(sections),
         footer=_footer(run),
     )
 
 
 def _title(run: Run) -> str:
-    name = charts.NAMES[run.algorithm]
+    name = shown(run.algorithm)
     if run.kind == "demo":
         task = run.settings["task"]
         return f"{name} on {TASKS.get(task, task)}: a fleet over MQTT"
@@ -65,7 +63,7 @@ def _facts(run: Run) -> list[tuple[str, str, str]]:
     summary, main = run.summary, run.curves[0]
     facts: list[tuple[str, str, str]] = []
     if summary.get("accuracy") is not None:
-        facts.append((_percent(summary["accuracy"]), "accuracy after the last round", ""))
+        facts.append((markup.percent(summary["accuracy"]), "accuracy after the last round", ""))
     gap = summary.get("control_gap")
     if gap is not None:
         what = "control gap: C against the sum of all c<sub>i</sub>, in grid steps"
@@ -77,7 +75,7 @@ def _facts(run: Run) -> list[tuple[str, str, str]]:
         same = summary["replayed"]
         what = "model equals its simulation, to the bit"
         facts.append(("yes" if same else "no", what, "good" if same else "bad"))
-    facts.append((_size(_up_per_update(main)), "uplink for one update", ""))
+    facts.append((markup.size(_up_per_update(main)), "uplink for one update", ""))
     if summary.get("device_peak_mb"):
         facts.append((f"{summary['device_peak_mb']:.0f} MB", "peak memory of a device process", ""))
     if "seconds" in summary:
@@ -85,17 +83,13 @@ def _facts(run: Run) -> list[tuple[str, str, str]]:
     return facts
 
 
-def _fact(value: str, what: str, mood: str) -> str:
-    return f'<div class="{mood}"><dt>{what}</dt><dd>{value}</dd></div>'
-
-
 def _algorithms(run: Run) -> str:
     compared = _compared(run)
     figures = []
     if any(r.accuracy is not None for curve in compared for r in curve.rounds):
-        ends = _each(compared, lambda c: _percent(_last(c, "accuracy")))
+        ends = _each(compared, lambda c: markup.percent(_last(c, "accuracy")))
         figures.append(
-            _figure(
+            markup.figure(
                 "Accuracy on the test set",
                 charts.accuracy_chart(run),
                 f"After the last round: {ends}.",
@@ -103,7 +97,7 @@ def _algorithms(run: Run) -> str:
         )
     late = _each(compared, lambda c: f"{_late(c, 'drift'):.2f}")
     figures.append(
-        _figure(
+        markup.figure(
             "Drift of the devices",
             charts.drift_chart(run),
             "How far a device&rsquo;s model moves from the round&rsquo;s, mean over the devices "
@@ -124,18 +118,19 @@ def _algorithms(run: Run) -> str:
 
 def _comparison(curves: Sequence[Curve]) -> str:
     rows = []
+    given = styles(curve.algorithm for curve in curves)
     for curve in curves:
         accuracies = [r.accuracy for r in curve.rounds if r.accuracy is not None]
         rows.append(
             (
-                f'<span class="key {curve.algorithm}"></span>{charts.NAMES[curve.algorithm]}',
-                _percent(accuracies[-1] if accuracies else None),
-                _percent(max(accuracies, default=None)),
-                _number(_last(curve, "loss"), 3),
-                _number(_last(curve, "train_loss"), 3),
-                _number(curve.rounds[0].drift, 2),
-                _number(_late(curve, "drift"), 2),
-                _size(_up_per_update(curve)),
+                key(given[curve.algorithm]) + shown(curve.algorithm),
+                markup.percent(accuracies[-1] if accuracies else None),
+                markup.percent(max(accuracies, default=None)),
+                markup.number(_last(curve, "loss"), 3),
+                markup.number(_last(curve, "train_loss"), 3),
+                markup.number(curve.rounds[0].drift, 2),
+                markup.number(_late(curve, "drift"), 2),
+                markup.size(_up_per_update(curve)),
                 "" if curve.control_gap is None else f"{curve.control_gap}",
             )
         )
@@ -143,7 +138,7 @@ def _comparison(curves: Sequence[Curve]) -> str:
         *("", "accuracy, last", "best", "test loss", "training loss"),
         *("drift, first", "drift, late", "uplink an update", "control gap"),
     )
-    return f'<div class="sheet" style="margin-top:16px">{_table(head, rows)}</div>'
+    return f'<div class="sheet" style="margin-top:16px">{markup.table(head, rows)}</div>'
 
 
 def _participation(run: Run) -> str:
@@ -162,7 +157,7 @@ def _participation(run: Run) -> str:
             "&ldquo;too late&rdquo;."
         )
     chart = f'<div class="wide">{charts.participation_chart(run)}</div>'
-    return "<h2>Who took part</h2>" + _figure("", chart, caption)
+    return "<h2>Who took part</h2>" + markup.figure("", chart, caption)
 
 
 def _cost(run: Run) -> str:
@@ -170,10 +165,10 @@ def _cost(run: Run) -> str:
     updates = sum(len(r.counted) for r in main.rounds)
     up, down = run.summary["uplink_bytes"], run.summary["downlink_bytes"]
     caption = (
-        f"{_size(up)} from devices and {_size(down)} to them in all, payloads as devices send and "
-        f"receive them, with what kills wasted; {updates} updates were counted."
+        f"{markup.size(up)} from devices and {markup.size(down)} to them in all, payloads as "
+        f"devices send and receive them, with what kills wasted; {updates} updates were counted."
     )
-    figure = _figure("Bytes by round", charts.bytes_chart(run), caption)
+    figure = markup.figure("Bytes by round", charts.bytes_chart(run), caption)
     gap = run.summary.get("control_gap")
     if gap is None:
         return f'<h2>What it cost</h2><div class="pair">{figure}</div>'
@@ -212,7 +207,7 @@ def _invariant(run: Run, gap: int) -> str:
 
 
 def _details(run: Run) -> str:
-    rounds = _table(
+    rounds = markup.table(
         (
             "round",
             "asked",
@@ -226,8 +221,10 @@ def _details(run: Run) -> str:
         ),
         [_round_row(r) for r in run.curves[0].rounds],
     )
-    settings = _pairs(run.settings)
-    built = _pairs(run.versions | ({"model": run.curves[0].digest} if run.curves[0].digest else {}))
+    settings = markup.pairs(run.settings)
+    built = markup.pairs(
+        run.versions | ({"model": run.curves[0].digest} if run.curves[0].digest else {})
+    )
     return (
         "<h2>Settings and versions</h2>"
         f'<div class="pair"><div class="sheet plain">{settings}</div>'
@@ -242,12 +239,12 @@ def _round_row(r: Round) -> tuple[str, ...]:
         str(r.round) + ("" if r.closed else " (abandoned)"),
         str(len(r.asked)),
         str(len(r.counted)),
-        _percent(r.accuracy),
-        _number(r.loss, 4),
-        _number(r.train_loss, 4),
-        _number(r.drift, 3),
-        _size(r.uplink_bytes),
-        _size(r.downlink_bytes),
+        markup.percent(r.accuracy),
+        markup.number(r.loss, 4),
+        markup.number(r.train_loss, 4),
+        markup.number(r.drift, 3),
+        markup.size(r.uplink_bytes),
+        markup.size(r.downlink_bytes),
     )
 
 
@@ -262,41 +259,12 @@ def _footer(run: Run) -> str:
     return text
 
 
-def _figure(title: str, drawing: str, caption: str) -> str:
-    heading = f"<h3>{title}</h3>" if title else ""
-    return f"<figure>{heading}{drawing}<figcaption>{caption}</figcaption></figure>"
-
-
-def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    body = "".join(
-        f'<tr><th scope="row">{row[0]}</th>'
-        + "".join(f"<td>{cell}</td>" for cell in row[1:])
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _pairs(facts: dict[str, Any]) -> str:
-    def row(key: str, value: Any) -> str:
-        name = escape(key.replace("_", " "))
-        return f'<tr><th scope="row">{name}</th><td>{escape(_plain(value))}</td></tr>'
-
-    rows = "".join(row(key, value) for key, value in facts.items())
-    return f"<table><tbody>{rows}</tbody></table>"
-
-
-def _plain(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
 def _compared(run: Run) -> list[Curve]:
     return [curve for curve in run.curves if curve.source == "simulated"] or run.curves
 
 
 def _each(curves: Sequence[Curve], value: Any) -> str:
-    return ", ".join(f"{charts.NAMES[c.algorithm]} {value(c)}" for c in curves)
+    return ", ".join(f"{shown(c.algorithm)} {value(c)}" for c in curves)
 
 
 def _last(curve: Curve, name: str) -> float | None:
@@ -313,18 +281,6 @@ def _up_per_update(curve: Curve) -> float:
     """Uplink bytes for each counted update, of the round that wasted least."""
     each = [r.uplink_bytes / len(r.counted) for r in curve.rounds if r.counted]
     return min(each, default=0.0)
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}&nbsp;%"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e3:.1f}&nbsp;kB" if count < 1e6 else f"{count / 1e6:.2f}&nbsp;MB"
 
 
 def _count(number: int, noun: str) -> str:

@@ -59,8 +59,9 @@ class RunRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     judged, of the one with the highest test accuracy (the first such), ``best_round`` that one.
     ``rounds_to_target`` and ``mb_to_target``: the first judged round whose test accuracy is at
     least the target, and MB in both directions until its end; null where there was none.
-    ``drift_mean``, ``drift_max``: the mean and the maximum over the rounds. ``beyond_bound``: the
-    rounds whose ``drift_max`` was above ``drift_bound``, null where no round had one.
+    ``drift_mean``, ``drift_max``: the mean and the maximum over the rounds. ``of_bound``: the
+    largest ``drift_max / drift_bound`` of a round, above 1 where the bound was exceeded; null
+    where no round had one.
     ``updates_refused``, ``control_gap``: the last is |C - sum c_i| in steps of the grid, 0.
     """
 
@@ -83,7 +84,7 @@ class RunRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     train_loss: float | None
     drift_mean: float | None
     drift_max: float | None
-    beyond_bound: int | None
+    of_bound: float | None
     up_mb: float
     down_mb: float
     wall_seconds: float

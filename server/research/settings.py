@@ -22,7 +22,7 @@ from kellet.sdk.errors import UsageError
 from kellet.server.optimizers import OPTIMIZERS, ServerOptimizer
 from kellet.server.research.partitions import KINDS, LEAST, Partition, parse
 
-__all__ = ["Axes", "Cell", "cells", "seeds_of", "text"]
+__all__ = ["Axes", "Cell", "cell_of", "cells", "seeds_of", "text"]
 
 Axes = Mapping[str, Sequence[Any]]
 
@@ -37,6 +37,7 @@ _OF_RUNS: dict[str, Any] = {
     "feedback": bool,
     "downlink": Literal["f32", "q8"],
 }
+CLIENTS = 10  # of a partition, unless given
 SHARE = 0.01  # of a change that topk sends, unless given
 _NONE = "none"  # a server optimizer that there is not, and a partition
 
@@ -102,6 +103,20 @@ def cells(base: Mapping[str, Any], axes: Axes, seeds: Sequence[int]) -> list[Cel
     return list(found.values())
 
 
+def cell_of(
+    algorithm: FedAvg, optimizer: ServerOptimizer | None, settings: Mapping[str, Any], seed: int
+) -> Cell:
+    """The one run of an algorithm and an optimizer that are there. Raises ``UsageError``."""
+    base = {**settings, "algorithm": algorithm.name}
+    known = _Names.of(base, {})
+    whole = {known.find(name): _convert(known.find(name), name, v) for name, v in base.items()}
+    used, cell = _assembled(algorithm, optimizer, whole, {}, seed, set())
+    for name, value in base.items():
+        if known.find(name) not in used:
+            raise known.refusal(name, value)
+    return cell
+
+
 def seeds_of(values: Sequence[int]) -> list[int]:
     """The seeds of an axis ``seeds``: 0, 1, ... for a single number of them, else the list."""
     seeds = list(range(values[0])) if len(values) == 1 else list(values)
@@ -119,7 +134,11 @@ class _Names:
     """The settings that a sweep may name. ``kinds``: its algorithms and optimizers."""
 
     kinds: tuple[type[Any], ...]
-    amounts: frozenset[str]
+    partitions: tuple[str, ...]
+
+    @property
+    def amounts(self) -> set[str]:
+        return {KINDS[kind].amount for kind in self.partitions} - {""}
 
     @classmethod
     def of(cls, base: Mapping[str, Any], axes: Axes) -> _Names:
@@ -129,8 +148,7 @@ class _Names:
         algorithms = [_algorithm(name) for name in values("algorithm")]
         optimizers = [OPTIMIZERS[name] for name in values("server_optimizer") if name in OPTIMIZERS]
         partitions = [parse(name)[0] for name in values("partition") if name != _NONE]
-        amounts = frozenset(KINDS[kind].amount for kind in partitions) - {""}
-        return cls((*algorithms, *optimizers), amounts)
+        return cls((*algorithms, *optimizers), tuple(dict.fromkeys(partitions)))
 
     def find(self, name: str) -> str:
         """The whole name: ``algorithm.mu`` for ``mu``. ``UsageError`` if it may be two things."""
@@ -142,7 +160,7 @@ class _Names:
         of_algorithm = any(name in _fields(kind) for kind in self.kinds)
         if of_algorithm and name in self.amounts:
             raise UsageError(
-                f"{name} = ...",
+                f"the setting {name} may be two",
                 why="the partition and an algorithm both have one",
                 repair=f"write partition.{name} or algorithm.{name}",
             )
@@ -152,9 +170,11 @@ class _Names:
         """Why a setting that no run has is not taken."""
         fields = {field for kind in self.kinds for field in _fields(kind)}
         known = {"algorithm", "server_optimizer", "seeds", *_OF_RUNS, *_OF_FLEETS, *self.amounts}
+        kinds = " nor ".join([kind.name for kind in self.kinds])
+        partitions = "".join(f" nor the partition {kind}" for kind in self.partitions)
         return UsageError(
-            f"{name} = {text(value)}",
-            why=f"no run of {', '.join(kind.name for kind in self.kinds)} here has it",
+            f"there is no setting {name}={text(value)} here",
+            why=f"neither {kinds}{partitions} has it",
             repair=f"choose from {', '.join(sorted((known | fields) - {name}))}",
         )
 
@@ -163,17 +183,29 @@ def _cell(
     settings: Mapping[str, Any], swept: Mapping[str, tuple[str, Any]], seed: int
 ) -> tuple[set[str], Cell]:
     """The whole names of the settings that made a difference, and the run."""
-    used = {"algorithm", "server_optimizer", "partition"}
     try:
         algorithm, optimizer, hyper = _methods(settings)
-        partition, clients, of_fleet = _fleet(settings)
-        options, of_run = _options(settings, algorithm)
+        used, cell = _assembled(algorithm, optimizer, settings, swept, seed, hyper)
+        return used | hyper, cell
     except UsageError as error:
         at = " ".join(f"{name}={text(value)}" for name, (_, value) in swept.items())
         if not at:
             raise
         raise UsageError(f"{error.what} ({at})", why=error.why, repair=error.repair) from None
-    used |= hyper | of_fleet | of_run
+
+
+def _assembled(  # noqa: PLR0917
+    algorithm: FedAvg,
+    optimizer: ServerOptimizer | None,
+    settings: Mapping[str, Any],
+    swept: Mapping[str, tuple[str, Any]],
+    seed: int,
+    hyper: set[str],
+) -> tuple[set[str], Cell]:
+    """What of the settings is used beside the methods, by its whole name, and the run."""
+    partition, clients, of_fleet = _fleet(settings)
+    options, of_run = _options(settings, algorithm)
+    used = {"algorithm", "server_optimizer", "partition"} | of_fleet | of_run
     shown: dict[str, Any] = {"algorithm": algorithm.name}
     if optimizer:
         shown["server_optimizer"] = optimizer.name
@@ -182,7 +214,7 @@ def _cell(
         shown["partition"] = partition.kind if by_number else str(partition)
     key = []
     for name, (whole, value) in swept.items():
-        if whole in used:
+        if whole in used or whole in hyper:
             shown[name] = value
             key.append(f"{name}={text(value)}")
     shown["seed"] = seed
@@ -224,6 +256,7 @@ def _fleet(settings: Mapping[str, Any]) -> tuple[Partition | None, int | None, s
     text, clients = settings.get("partition", _NONE), settings.get("clients")
     if text == _NONE:
         return None, clients, {"clients"}
+    clients = CLIENTS if clients is None else clients
     kind, amount = parse(text)
     name = f"partition.{KINDS[kind].amount}"
     if name in settings:
@@ -282,12 +315,18 @@ def _convert(whole: str, name: str, value: Any) -> Any:
     if hint is None:
         return value
     try:
+        if hint is float and isinstance(value, str):
+            return float(value)  # it reads ".1" and "inf", which JSON does not
         return msgspec.convert(value, hint, strict=False)
-    except msgspec.ValidationError as error:
-        wanted = getattr(hint, "__name__", None) or " or ".join(map(str, typing.get_args(hint)))
+    except ValueError:
         raise UsageError(
-            f"{name} = {value}", why=f"it must be {wanted} ({error})", repair=f"change {name}"
+            f"{name} = {value}", why=f"it must be {_wanted(hint)}", repair=f"change {name}"
         ) from None
+
+
+def _wanted(hint: Any) -> str:
+    plain = {float: "a number", int: "a whole number", bool: "true or false", str: "a name"}
+    return plain.get(hint) or " or ".join(plain.get(a, str(a)) for a in typing.get_args(hint))
 
 
 def _hint(whole: str) -> Any:

@@ -21,7 +21,7 @@ __all__ = ["SUMMARISED", "Line", "Spread", "run_row", "spread", "summarised"]
 # The numbers of a run that a line has.
 SUMMARISED = (
     *("accuracy", "best_accuracy", "loss", "pr_auc", "roc_auc", "client_accuracy", "client_worst"),
-    *("best_client_worst", "train_loss", "drift_mean", "drift_max", "beyond_bound"),
+    *("best_client_worst", "train_loss", "drift_mean", "drift_max", "of_bound"),
     *("rounds_to_target", "mb_to_target", "up_mb", "down_mb", "wall_seconds"),
 )
 
@@ -90,8 +90,7 @@ def run_row(  # noqa: PLR0917
     )
     drift = spread(row.drift_mean for row in rows)
     largest = spread(row.drift_max for row in rows)
-    bounded = [row for row in rows if row.drift_bound is not None]
-    beyond = sum((row.drift_max or 0.0) > (row.drift_bound or 0.0) for row in bounded)
+    used = [row.drift_max / row.drift_bound for row in rows if row.drift_max and row.drift_bound]
     of_last = ("accuracy", "loss", "pr_auc", "roc_auc", "client_accuracy", "client_worst")
     return RunRow(
         cell=cell.key,
@@ -107,7 +106,7 @@ def run_row(  # noqa: PLR0917
         mb_to_target=round(reached.up_mb + reached.down_mb, 6) if reached else None,
         drift_mean=drift.mean if drift else None,
         drift_max=largest.greatest if largest else None,
-        beyond_bound=beyond if bounded else None,
+        of_bound=max(used, default=None),
         up_mb=last.up_mb if last else 0.0,
         down_mb=last.down_mb if last else 0.0,
         wall_seconds=round(sum(row.wall_seconds for row in rows), 6),
