@@ -25,6 +25,7 @@ _KEYS: Final[dict[str, Key]] = {
     "broker": _TEXT,
     "fleet": _TEXT,
     "data": _TEXT,
+    "algorithms": _TEXT,
     "state": _FILE,
     "profile": _TEXT,
     "holdout": Key(
@@ -33,6 +34,8 @@ _KEYS: Final[dict[str, Key]] = {
         "it is a share of the samples",
         lambda value: 0 <= value < 1,
     ),
+    "share_histogram": Key(str, "none, labels or labels+features", "it says what may be told"),
+    "histogram_epsilon": Key(float, "a number above 0", "it is that of the noise"),
     "keepalive": Key(
         int,
         f"a whole number of seconds from 1 to {MOST_KEEPALIVE}",

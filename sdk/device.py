@@ -18,7 +18,7 @@ from kellet.sdk.blobs import BlobCache
 from kellet.sdk.conversation import Conversation
 from kellet.sdk.errors import FleetError, ProtocolError, UsageError
 from kellet.sdk.fetch import Fetch
-from kellet.sdk.outgoing import Announced, leave_of, update_of
+from kellet.sdk.outgoing import Announced, leave_of, memory_of, update_of
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.effects import Effect, Report, Tick
 from kellet.sdk.protocol.messages import (
@@ -407,6 +407,7 @@ class DeviceMachine:
             plan=round_.plan.sha256,
             kept=None if outcome.kept is None else outcome.kept.astype("<f4").tobytes(),
             residual=outcome.residual,
+            memory=memory_of(announced.algorithm, outcome),
         )
         return [Report("trained", {"round": round_.round} | event.facts), *self._next(now)]
 

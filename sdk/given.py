@@ -24,7 +24,7 @@ F32 = NDArray[np.float32]
 @dataclass
 class Given:
     """``model`` and ``c``: blobs of the announcement, as they travelled; ``kept`` and
-    ``residual`` float32: of the store, None for nothing.
+    ``residual`` float32: of the store, None for nothing; so is ``memory``, the algorithm's.
     """
 
     round: Round
@@ -32,6 +32,7 @@ class Given:
     c: bytes | memoryview | None
     kept: F32 | None
     residual: F32 | None
+    memory: F32 | None
 
     @classmethod
     def take(cls, round_: Round, cache: BlobCache, store: Store) -> Self:
@@ -46,6 +47,7 @@ class Given:
             c=control[0] if control else None,
             kept=_floats(store.kept(plan)),
             residual=_floats(store.residual(plan)),
+            memory=_floats(store.memory(plan, str(round_.algorithm.get("name")))),
         )
 
     def decode(

@@ -107,6 +107,10 @@ class LocalModel(Protocol):
         """
         ...
 
+    def remembered(self, rate_sum: float) -> F32 | None:
+        """The algorithm's memory after the last step, float32 [n_train]; None without one."""
+        ...
+
     def kept(self) -> F32 | None:
         """What a device keeps to itself, one part after the other."""
         ...

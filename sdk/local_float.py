@@ -34,6 +34,7 @@ class FloatLocal:
 
     ``x``: float32 [n_update] or [n_params]; it is read until the round's end.
     ``shift_rows``: the int8 layout to hold SCAFFOLD's shift in; float32 without it.
+    ``memory``: the algorithm's, float32 [n_train]; None for zeros.
     """
 
     scheme = FLOAT32
@@ -51,8 +52,10 @@ class FloatLocal:
         local: Sequence[slice] = (),
         kept: F32 | None = None,
         shift_rows: I64 | None = None,
+        memory: F32 | None = None,
     ) -> None:
         self._session = session
+        self._algorithm = algorithm
         self._x = x[:n_update]
         self.start: F32 | None = self._x
         self._n_train = n_train
@@ -73,9 +76,12 @@ class FloatLocal:
             self._shift = kernels.aligned(n_train)
             for part in parts(n_train):
                 controls.shift(part, self._shift[part])
-        self._step = algorithm.stepper(
-            Work(self._y, session.grads[:n_train], self._x[:n_train], self._shift)
-        )
+        held: F32 | None = None
+        if algorithm.memory:
+            held = kernels.aligned(n_train)
+            held[:] = 0 if memory is None else memory
+        self._work = Work(self._y, session.grads[:n_train], self._x[:n_train], self._shift, held)
+        self._step = algorithm.stepper(self._work)
 
     def gradient(self, x: F32, y: I64) -> float:
         return self._session.step(x, y)
@@ -119,6 +125,11 @@ class FloatLocal:
         for part in self._local:
             delta[part] = 0
         return delta
+
+    def remembered(self, rate_sum: float) -> F32 | None:
+        if self._work.memory is not None:
+            self._algorithm.remember(self._work, rate_sum)
+        return self._work.memory
 
     def kept(self) -> F32 | None:
         if not self._local:

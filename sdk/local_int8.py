@@ -141,6 +141,9 @@ class Int8Local:
                 delta[flat] = 0
         return delta
 
+    def remembered(self, rate_sum: float) -> F32 | None:
+        return None  # no algorithm that has one gets here
+
     def kept(self) -> F32 | None:
         if not self._local:
             return None

@@ -24,10 +24,10 @@ from kellet.sdk.protocol.messages import (
     staleness,
     update_uid,
 )
-from kellet.sdk.store import Pending, Store
+from kellet.sdk.store import Memory, Pending, Store
 from kellet.sdk.trainer import Holdout, Outcome
 
-__all__ = ["Announced", "leave_of", "update_of"]
+__all__ = ["Announced", "leave_of", "memory_of", "update_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,13 @@ def update_of(
     if outcome.delta_c is not None:
         c_i_next = _Moved(store.stored_control(len(outcome.delta_c)), outcome.delta_c)
     return _pending(header, body, c_i_next)
+
+
+def memory_of(algorithm: FedAvg, outcome: Outcome) -> Memory | None:
+    """What the algorithm keeps after this round, as the store takes it."""
+    if outcome.memory is None:
+        return None
+    return Memory(algorithm.name, outcome.memory.astype("<f4", copy=False), algorithm.memory)
 
 
 @dataclass(frozen=True, slots=True)

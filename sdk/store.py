@@ -27,10 +27,12 @@ from kellet.sdk.controls import Parts
 from kellet.sdk.durable import Database, room
 from kellet.sdk.errors import StorageError
 from kellet.sdk.heap import parts
+from kellet.sdk.releases import RELEASES_SCHEMA, Releases
 from kellet.sdk.shelf import SHELF_SCHEMA, Shelf
 
 __all__ = [
     "Identity",
+    "Memory",
     "Pending",
     "Store",
     "StoredBody",
@@ -86,6 +88,20 @@ create table if not exists residual_next (
     plan blob not null,
     left_out blob not null
 );
+create table if not exists memory (
+    id integer primary key check (id = 1),
+    plan blob not null,
+    algorithm text not null,
+    rule text not null,
+    vector blob not null
+);
+create table if not exists memory_next (
+    id integer primary key check (id = 1),
+    plan blob not null,
+    algorithm text not null,
+    rule text not null,
+    vector blob not null
+);
 """
 # Controls lie in rows of their own, and which is c_i says a number: SQLite rewrites a whole row,
 # in memory, to change one column of it. Format 2 had no table of personal models.
@@ -119,6 +135,18 @@ class Pending:
     sha256: bytes
     body: bytes | StoredBody
     c_i_next: Parts[np.int64] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What an algorithm keeps: float32 [n_train], and when it is committed.
+
+    ``rule``: ``receipt``, if the update is counted, or ``training``, with the update.
+    """
+
+    algorithm: str
+    vector: Buffer
+    rule: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +205,10 @@ class Store:
     def __init__(
         self, device: str, path: Path | None = None, *, nonce: bytes | None = None
     ) -> None:
-        self._db = Database(path, _SCHEMA + SHELF_SCHEMA, _FORMAT, grown_from=_OLDER)
+        schema = _SCHEMA + SHELF_SCHEMA + ";" + RELEASES_SCHEMA
+        self._db = Database(path, schema, _FORMAT, grown_from=_OLDER)
         self.personal = Shelf(self._db)
+        self.releases = Releases(self._db)
         with self._db.transaction():
             row = self._db.one("select name from device")
             if row is None:
@@ -315,6 +345,13 @@ class Store:
         row = self._db.one("select left_out from residual where plan = ?", plan)
         return None if row is None else bytes(row[0])
 
+    def memory(self, plan: bytes, algorithm: str) -> bytes | None:
+        """What this algorithm keeps on this device, float32; None for nothing."""
+        row = self._db.one(
+            "select vector from memory where plan = ? and algorithm = ?", plan, algorithm
+        )
+        return None if row is None else bytes(row[0])
+
     def save_pending(
         self,
         pending: Pending,
@@ -322,11 +359,13 @@ class Store:
         plan: bytes | None = None,
         kept: bytes | None = None,
         residual: Buffer | None = None,
+        memory: Memory | None = None,
     ) -> None:
         """The transaction after training.
 
         ``kept``: what stays on the device, whatever the receipt will say. ``residual``: what
-        error feedback will have left out, float32, if the update is counted.
+        error feedback will have left out, float32, if the update is counted. ``memory``: the
+        algorithm's, by its own rule.
         """
         c_i_next = pending.c_i_next
         with self._db.transaction():
@@ -347,6 +386,15 @@ class Store:
                 self._db.run("update device set kept_plan = ?, kept = ?", plan, kept)
             if residual is not None:
                 self._db.run("insert into residual_next values (1, ?, ?)", plan, residual)
+            if memory is not None:
+                table = "memory_next" if memory.rule == "receipt" else "memory"
+                self._db.run(
+                    f"insert or replace into {table} values (1, ?, ?, ?, ?)",
+                    plan,
+                    memory.algorithm,
+                    memory.rule,
+                    memory.vector,
+                )
 
     def settle(self, uid: bytes, *, counted: bool, reason: str) -> bool:
         """The transaction on the receipt; False (and nothing done) for another update's."""
@@ -360,7 +408,9 @@ class Store:
                     " coalesce((select control_next from outbox), control)"
                 )
                 self._db.run("insert or replace into residual select * from residual_next")
+                self._db.run("insert or replace into memory select * from memory_next")
             self._db.run("delete from residual_next")
+            self._db.run("delete from memory_next")
             self._db.run(
                 "update device set seq = (select seq from outbox),"
                 " last_base = (select base from outbox)"
@@ -401,8 +451,9 @@ class Store:
             self._forget_work()
 
     def _forget_work(self) -> None:
-        for table in ("outbox", "residual", "residual_next"):
+        for table in ("outbox", "residual", "residual_next", "memory_next"):
             self._db.run(f"delete from {table}")
+        self._db.run("delete from memory where rule = 'receipt'")
         self._drop_controls()
 
     def _write_control(self, c_i: Parts[np.int64]) -> int:

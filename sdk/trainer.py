@@ -75,7 +75,8 @@ class Outcome:
     ``delta_y`` float32 [n_update]: the update as it will be decoded; ``delta_y_sent`` its
     bytes, in ``codec``. ``delta_c`` int64 [n_train] on the grid, as it will be counted;
     ``delta_c_sent`` its bytes where it travels. Both vectors give an array for any slice.
-    ``residual`` float32 [n_update]: what error feedback keeps. ``loss`` is the mean data
+    ``residual`` float32 [n_update]: what error feedback keeps; ``memory`` float32 [n_train]:
+    what the algorithm does. ``loss`` is the mean data
     loss over the steps, ``objective`` adds the mean proximal term (of more than 8 planned
     steps, 8 are looked at, and those between lie on a line), ``drift`` is ||y - y_0|| over
     the trained parameters. ``kept`` float32: what stays on the device, where the plan
@@ -94,6 +95,7 @@ class Outcome:
     drift: float
     kept: F32 | None = None
     residual: F32 | None = None
+    memory: F32 | None = None
     scheme: str = FLOAT32
     codec: Codec = "f32"
     stopped: str = ""
@@ -126,6 +128,7 @@ def begin(
     round_: int,
     local: Sequence[slice] = (),
     kept: F32 | None = None,
+    memory: F32 | None = None,
     int8_shift: bool = False,
     stepping: Int8Stepping = int8_steps,
 ) -> LocalModel:
@@ -134,10 +137,10 @@ def begin(
     With an int8 session x is not needed any longer afterwards. ``controls`` where the
     algorithm has them. ``local``: the parts of the vector that each device keeps to
     itself (batch statistics), ``kept`` their values after the last round; their delta_y
-    is zero. ``int8_shift``: hold SCAFFOLD's shift as int8 rows, with float32 weights
-    too. ``stepping`` replaces the int8 step in experiments, and is not for devices. Raises
-    ``TrainingFailed`` where a shift is not finite, ``UsageError`` where the algorithm
-    cannot be run on int8.
+    is zero. ``memory``: what the algorithm keeps from round to round. ``int8_shift``: hold
+    SCAFFOLD's shift as int8 rows, with float32 weights too. ``stepping`` replaces the int8
+    step in experiments, and is not for devices. Raises ``TrainingFailed`` where a shift is
+    not finite, ``UsageError`` where the algorithm cannot be run on int8.
     """
     controls = controls if algorithm.controls else None
     if controls is not None:
@@ -168,6 +171,7 @@ def begin(
             local=local,
             kept=kept,
             shift_rows=shapes.train if int8_shift else None,
+            memory=memory,
         )
     except ValueError as error:
         raise TrainingFailed(f"the correction c - c_i cannot be held: {error}") from None
@@ -278,6 +282,9 @@ def train_from(
             break
     drift = model.distance()
     penalty.end(steps, drift)
+    memory = model.remembered(rate_sum)
+    if memory is not None and not np.isfinite(memory).all():
+        raise TrainingFailed(f"what {algorithm.name} keeps is no longer finite: lower local_lr")
     if uplink is None:
         uplink = Uplink(delta_c=algorithm.control_codec)
     draw = partial(round_seed, seed, device, round_)
@@ -327,6 +334,7 @@ def train_from(
         drift=drift,
         kept=model.kept(),
         residual=coded.residual,
+        memory=memory,
         scheme=model.scheme,
         codec=uplink.delta_y,
         stopped=stopped,

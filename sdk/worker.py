@@ -10,7 +10,7 @@ from typing import Literal
 
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.blobs import BlobCache
-from kellet.sdk.device import StartTraining, Trained, TrainingStopped
+from kellet.sdk.device import Describe, Described, StartTraining, Trained, TrainingStopped
 from kellet.sdk.errors import DataError, KelletError, PlanError
 from kellet.sdk.given import Given
 from kellet.sdk.heap import return_large_blocks
@@ -21,6 +21,7 @@ from kellet.sdk.plan import GradientSession, Int8Session, Plan
 from kellet.sdk.plan.schemes import FLOAT32, SCHEMES, check_scheme
 from kellet.sdk.protocol.vectors import Codec, Shapes
 from kellet.sdk.store import Store
+from kellet.sdk.telling import describe
 from kellet.sdk.trainer import Data, TrainingFailed, begin, train_from
 from kellet.sdk.uplink import Uplink
 
@@ -44,6 +45,12 @@ class TrainingBroke:
     def __init__(self, base: bytes, error: KelletError) -> None:
         self.base = base
         self.error = error
+
+
+def _broke(base: bytes, what: str, error: Exception) -> TrainingBroke:
+    broke = KelletError(what, why=f"{type(error).__name__}: {error}", repair="see the cause")
+    broke.__cause__ = error
+    return TrainingBroke(base, broke)
 
 
 def _fits(_plan: Plan, _algorithm: FedAvg, _scheme: str, _batch: int) -> str:
@@ -115,7 +122,7 @@ class TrainingWorker:
         *,
         load: LoadData,
         holdout: float,
-        answer: Callable[[Trained | TrainingStopped | TrainingBroke], None],
+        answer: Callable[[Described | Trained | TrainingStopped | TrainingBroke], None],
         abilities: Abilities | None = None,
         personal: bool = True,
     ) -> None:
@@ -130,6 +137,7 @@ class TrainingWorker:
         self._abilities = abilities or Abilities()
         self._schemes = frozenset(map(check_scheme, self._abilities.schemes))
         self._opened: _Opened | None = None
+        self._loaded: tuple[object, object] | None = None  # by counting, for the training to come
         self._thread: threading.Thread | None = None
         self._wanted: bytes | None = None
         self._loading = self._leaving = self._hurried = False
@@ -150,6 +158,15 @@ class TrainingWorker:
             args=(announced, given, time.monotonic() + _SHARE * effect.seconds),
             name="training",
             daemon=True,
+        )
+        self._thread.start()
+
+    def count(self, effect: Describe) -> None:
+        """Count the samples; they are loaded for it. ``answer`` is told, as for a training."""
+        if self._thread is not None and not self._ended(self._thread):
+            return
+        self._thread = threading.Thread(
+            target=self._count, args=(effect,), name="counting", daemon=True
         )
         self._thread.start()
 
@@ -193,11 +210,7 @@ class TrainingWorker:
         except KelletError as error:
             event = TrainingBroke(base, error)
         except Exception as error:  # the thread must not die unheard: the driver raises it
-            broke = KelletError(
-                "training failed", why=f"{type(error).__name__}: {error}", repair="see the cause"
-            )
-            broke.__cause__ = error
-            event = TrainingBroke(base, broke)
+            event = _broke(base, "training failed", error)
         if self._wanted == base:  # else it was stopped half-way, for another or for good
             self._answer(event)
 
@@ -218,6 +231,7 @@ class TrainingWorker:
             controls=controls,
             local=plan.local,
             kept=given.kept,
+            memory=given.memory,
             int8_shift=self._abilities.shift == "int8",
             seed=round_.seed,
             device=self._device,
@@ -306,6 +320,19 @@ class TrainingWorker:
         batch = algorithm.batch(len(opened.data))
         return self._abilities.misfit(opened.plan, algorithm, scheme, batch)
 
+    def _count(self, effect: Describe) -> None:
+        event: Described | TrainingBroke
+        try:
+            x, y = self._load_data()
+            event = describe(effect, x, y)  # type: ignore[arg-type]
+            if self._opened is None:
+                self._loaded = x, y
+        except KelletError as error:
+            event = TrainingBroke(b"", error)
+        except Exception as error:  # as in a training
+            event = _broke(b"", "the samples cannot be counted", error)
+        self._answer(event)
+
     def _load_data(self) -> tuple[object, object]:
         self._loading = True
         try:
@@ -325,7 +352,8 @@ class TrainingWorker:
             self._opened = None
             where = self._cache.file(plan_id)
             plan = Plan.open(where or self._cache[plan_id], digest=plan_id)
-            x, y = self._load_data()
+            x, y = self._loaded or self._load_data()
+            self._loaded = None
             checked = Data(*plan.check_data(x, y))  # type: ignore[arg-type]
             data, held = split_holdout(checked, self._holdout, self._device)
             self._opened = _Opened(plan, data, held, self._abilities.threads)

@@ -32,12 +32,15 @@ class Work:
 
     ``y``, ``g``, ``x``: float32 [n]. ``x`` is a snapshot taken before the first step;
     ``d`` the round's shift c - c_i, float32 [n] or int8 rows, None without controls.
+    ``memory``: what the device keeps for an algorithm that has one, float32 [n]; zeros before
+    its first round.
     """
 
     y: F32
     g: F32
     x: F32
     d: F32 | Int8Rows | None = None
+    memory: F32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,12 @@ class FedAvg:
 
     name: ClassVar[str] = "fedavg"
     controls: ClassVar[bool] = False
+    memory: ClassVar[Literal["", "receipt", "training"]] = ""
+    """Whether a device keeps a vector from round to round, and when its new value is committed.
+
+    ``receipt``: when the update that it belongs to was counted, and else never, as c_i is;
+    ``training``: with the update, whatever the receipt will say. Both survive a power cut.
+    """
 
     local_lr: float = 0.05
     lr_decay: float = 1.0
@@ -173,9 +182,17 @@ class FedAvg:
     @property
     def int8_refusal(self) -> str:
         """Why this cannot train with weights or a shift held in int8; empty where it can."""
+        if self.memory:
+            return f"{self.name} keeps a float32 vector, and no int8 step has one"
         if self.momentum:
             return f"momentum = {self.momentum:g} wants a float32 buffer, and no int8 step has one"
         return ""
+
+    def remember(self, work: Work, rate_sum: float) -> None:
+        """Write the new memory to ``work.memory``, after the last step; ``rate_sum``: A.
+
+        A step may have written to it as well. Only algorithms with a ``memory`` are asked.
+        """
 
     def unclipped(self) -> Self:
         """This without ``clip``, for a caller who clips the gradient himself."""

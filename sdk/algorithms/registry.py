@@ -58,7 +58,14 @@ def make(name: str, **hyperparameters: Any) -> FedAvg:
 
 
 def from_wire(fields: Mapping[str, Any]) -> FedAvg:
-    """The algorithm of an announcement; ``UsageError`` where this version does not know it."""
+    """The algorithm of an announcement; ``UsageError`` where it is not known here."""
+    name = str(fields.get("name", ""))
+    if name not in ALGORITHMS:
+        raise UsageError(
+            f"no algorithm {name!r} is known here",
+            why=f"there are {', '.join(ALGORITHMS)}",
+            repair="name the module that registers it (kellet run --algorithms MODULE), or update",
+        )
     return make_one_of(ALGORITHMS, "algorithm", fields)
 
 

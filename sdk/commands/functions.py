@@ -14,11 +14,12 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from kellet.sdk.algorithms import ALGORITHMS
 from kellet.sdk.console import stdout_set_aside
 from kellet.sdk.errors import DataError, KelletError, UsageError
 from kellet.sdk.signals import Interrupted
 
-__all__ = ["call", "data_function", "find_function", "xy"]
+__all__ = ["call", "data_function", "find_function", "load_algorithms", "xy"]
 
 Arrays = tuple[ArrayLike, ArrayLike]
 
@@ -53,6 +54,26 @@ def find_function(spec: str, option: str) -> Callable[..., Any]:
         )
     function: Callable[..., Any] = found
     return function
+
+
+def load_algorithms(module: str, option: str) -> tuple[str, ...]:
+    """Import a module of the user's, the working directory first; the algorithms it registers.
+
+    ``option`` is where the user wrote it. Raises ``UsageError`` where there is no such module
+    or it registers none, ``DataError`` where importing it fails.
+    """
+    if not re.fullmatch(r"[\w.]+", module):
+        raise UsageError(f"{option} {module}", why="it must name a module", repair="mymodule")
+    _import(module, option)
+    here = f"{module}."
+    names = tuple(n for n, kind in ALGORITHMS.items() if f"{kind.__module__}.".startswith(here))
+    if not names:
+        raise UsageError(
+            f"{option}: {module} registers no algorithm",
+            why="none of its classes is decorated with kellet.sdk.algorithms.register",
+            repair="decorate the device half with it (docs/own-algorithm.md)",
+        )
+    return names
 
 
 def call(function: Callable[..., Any], spec: str, *arguments: object) -> Any:

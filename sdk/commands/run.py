@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import App, Parameter, Token
 
-from kellet.sdk.commands.functions import data_function
+from kellet.sdk.commands.functions import data_function, load_algorithms
 from kellet.sdk.commands.link import LinkOptions
 from kellet.sdk.commands.options import Folder, called_by_options
 from kellet.sdk.config import chosen_profile, read_config
@@ -74,10 +74,13 @@ def run(
     *,
     broker: Annotated[str | None, Parameter(env_var="KELLET_BROKER")] = None,
     data: str | None = None,
+    algorithms: str | None = None,
     state: Folder | None = None,
     until_finished: bool = False,
     leave: bool = False,
     holdout: float = 0.0,
+    share_histogram: Literal["none", "labels", "labels+features"] = "none",
+    histogram_epsilon: float | None = None,
     profile: str | None = None,
     config: Path | None = None,
     link: LinkOptions | None = None,
@@ -100,6 +103,8 @@ def run(
         The variable KELLET_BROKER serves too, and keeps a password off the process list.
     data
         MODULE:FUNCTION, called with the device's id, returns this device's (x, y).
+    algorithms
+        A module that registers algorithms of your own, as the aggregator has it, too.
     state
         Directory with the device's control variate and outbox. It must outlive the process.
     until_finished
@@ -108,6 +113,11 @@ def run(
         Settle what is pending, take this device out of the fleet, and end.
     holdout
         Share of the data that is kept aside to judge the models that come.
+    share_histogram
+        What the aggregator may know of this device's data, if it asks: how many samples there are
+        of each label, and in which ranges their features lie.
+    histogram_epsilon
+        Add noise to that first: the epsilon of its differential privacy, the less the more private.
     profile
         What a device of this class can do: a profile's name, or the path of its .toml file.
         This board's, unless given.
@@ -130,6 +140,8 @@ def run(
     if settings:
         sys.path.append(str(settings.path.absolute().parent))  # its data function may lie there
     load = data_function(data)
+    if algorithms:
+        load_algorithms(algorithms, "--algorithms")
     chosen, why = chosen_profile(profile, settings)
     from kellet.sdk.runner import Device
 
@@ -144,6 +156,8 @@ def run(
                 state=state,
                 fleet=link.fleet,
                 holdout=holdout,
+                share_histogram=share_histogram,
+                histogram_epsilon=histogram_epsilon,
                 profile=chosen,
                 on_report=teller.tell,
                 **link.for_link(),
@@ -237,6 +251,14 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
             return f"enrolled anew: {facts['why']}"
         case "declined":
             return f"round {facts['round']}: not training, as {facts['reason']}"
+        case "histogram" if facts["new"]:
+            noise = ", without noise" if facts["epsilon"] is None else (
+                f", with noise of epsilon {facts['epsilon']:g}; "
+                f"{facts['epsilon_spent']:g} in all so far"
+            )
+            return f"telling the aggregator this device's {facts['shares']} histogram{noise}"
+        case "histogram" if not facts["answers"]:
+            return "the aggregator asks another question; noise is drawn once, and not for it"
         case "cannot_hold":
             return f"cannot hold {facts['condition']}"
         case "refused":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from kellet.sdk.algorithms import FedAvg, make
+from kellet.sdk.commands.functions import load_algorithms
 from kellet.sdk.commands.options import Whole, called_by_options
 from kellet.sdk.errors import UsageError
 from kellet.server import optimizers
@@ -23,8 +24,9 @@ _OF_OPTIMIZERS = ("beta1", "beta2", "tau", "server_momentum")
 class AlgorithmOptions:
     """An algorithm; what is not given is the algorithm's default."""
 
-    algorithm: Literal["scaffold", "fedprox", "fedavg"] = "scaffold"
-    """What devices run, and how their updates become a model."""
+    algorithm: str = "scaffold"
+    """What devices run, and how their updates become a model: fedavg, fedprox, scaffold,
+    scaffold_m, feddyn, fednova, perfedavg, or MODULE:NAME of your own."""
 
     local_lr: float | None = None
     """eta_l, the step size on devices."""
@@ -88,13 +90,43 @@ class AlgorithmOptions:
     control_damping: float | None = None
     """SCAFFOLD: the share, up to 1, that controls move; about 0.1 with int8 weights."""
 
+    beta: float | None = None
+    """SCAFFOLD-M: the share of what is new in a local step; 1 is SCAFFOLD."""
+
+    alpha: float | None = None
+    """FedDyn: strength of the regulariser. Per-FedAvg: the rate of the step ahead."""
+
+    own: Annotated[list[str] | None, Parameter(name="--set")] = None
+    """NAME=VALUE, a hyperparameter of your own algorithm; as often as you like."""
+
     def make(self) -> FedAvg:
         """The algorithm. Raises ``UsageError`` for an option that it does not have."""
-        others = {"algorithm", "server_optimizer", *_OF_OPTIMIZERS}
+        others = {"algorithm", "server_optimizer", "own", *_OF_OPTIMIZERS}
         if self.server_optimizer:
             others.add("server_lr")
         with called_by_options():
-            return make(self.algorithm, **self._given(vars(self).keys() - others))
+            given = self._given(vars(self).keys() - others)
+            return make(self.name, **given, **self._own(given))
+
+    @property
+    def name(self) -> str:
+        """The algorithm's registered name; MODULE is imported where one is given."""
+        module, _, name = self.algorithm.rpartition(":")
+        if module:
+            load_algorithms(module, "--algorithm")
+        return name
+
+    def _own(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What --set says. Raises ``UsageError`` for what is said twice, or is no NAME=VALUE."""
+        own: dict[str, Any] = {}
+        for text in self.own or ():
+            name, equals, value = text.partition("=")
+            if not equals or not name.isidentifier():
+                raise UsageError(f"--set {text}", repair="write --set NAME=VALUE")
+            if name in own or name in given:
+                raise UsageError(f"--set {text}", why=f"{name} is given twice", repair="once")
+            own[name] = _value(value)
+        return own
 
     def optimizer(self) -> optimizers.ServerOptimizer | None:
         """The server optimizer, if one is given. Raises ``UsageError`` as ``make`` does."""
@@ -114,3 +146,15 @@ class AlgorithmOptions:
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: vars(self)[name] for name in names if vars(self)[name] is not None}
+
+
+def _value(text: str) -> bool | int | float | str:
+    """A hyperparameter as it is written: true, false, a number, or a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import json
 import os
 import resource
@@ -15,6 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from kellet.sdk.durable import Database
@@ -31,7 +33,8 @@ def serve(main: Callable[[Spec], object], owners: dict[str, type]) -> None:
     """Run ``main`` on this process's argument, and end as the command would.
 
     ``owners``: the classes that a kill point may name. Of the argument are read here:
-    ``die``: the kill point (see ``_arm``); ``file_limit``: bytes that a file may have.
+    ``die``: the kill point (see ``_arm``); ``file_limit``: bytes that a file may have;
+    ``imports``: paths of modules that are imported first.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     spec: Spec = json.loads(sys.argv[1])
@@ -39,6 +42,9 @@ def serve(main: Callable[[Spec], object], owners: dict[str, type]) -> None:
         _arm(owners, **spec["die"])
     if "file_limit" in spec:
         resource.setrlimit(resource.RLIMIT_FSIZE, (spec["file_limit"], resource.RLIM_INFINITY))
+    for module in map(Path, spec.get("imports", ())):
+        sys.path.append(str(module.parent))
+        importlib.import_module(module.stem)
     try:
         main(spec)
     except KelletError as error:
