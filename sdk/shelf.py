@@ -47,6 +47,20 @@ class StoredPersonal:
                 out[part] = np.frombuffer(blob.read(4 * (part.stop - part.start)), "<f4")
 
 
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """The bytes of a vector, made where they are read, in whole elements."""
+
+    v: F32
+
+    def __len__(self) -> int:
+        return 4 * len(self.v)
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(len(self))
+        return self.v[start // 4 : stop // 4].astype("<f4", copy=False).tobytes()
+
+
 class Shelf:
     """The device's own model of each of the plans that it trained last."""
 
@@ -64,7 +78,7 @@ class Shelf:
 
     def save(self, plan: bytes, base: bytes, round_: int, v: F32) -> None:
         """Put v, float32 [n], in the place of the model of that plan: all of it or nothing."""
-        data = v.astype("<f4", copy=False).view(np.uint8).data
+        data = _Bytes(v)
         slot, value = room(data)
         with self._db.transaction():
             self._db.run("delete from personal where plan = ?", plan)

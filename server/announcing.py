@@ -92,6 +92,8 @@ class Announcer:
                     why=f"the plan has only {', '.join(plan.schemes)}",
                     repair="derive the variant (kellet plan derive), or leave the scheme out",
                 )
+        if config.personal:
+            config.personal.trained(plan.manifest.tensors)  # which refuses what is not there
         self._config = config
         self._plan = plan
         self._blobs = blobs
@@ -130,6 +132,7 @@ class Announcer:
             schemes=tuple(config.schemes),
             late=late or msgspec.UNSET,
             server_optimizer=optimizer.wire() if optimizer else msgspec.UNSET,
+            personal=config.personal.wire() if config.personal else msgspec.UNSET,
         )
         self._retain(message, at, residual)
         return Announcement(message, wire.pack(message), residual)
@@ -239,6 +242,7 @@ class Announcer:
             schemes=before.schemes,
             **_late(before.buffering),
             **optimizers.settings(before.optimizing),
+            **_personal(before.personalising),
         )
         now = _settings(
             config.algorithm.wire(),
@@ -250,6 +254,7 @@ class Announcer:
             schemes=config.schemes,
             **_late(config.buffering),
             **optimizers.settings(optimizer.wire() if optimizer else None),
+            **_personal(config.personal.wire() if config.personal else None),
         )
         return {
             name: [was.get(name), now.get(name)]
@@ -265,6 +270,14 @@ def _settings(algorithm: dict[str, Any], **others: Any) -> dict[str, Any]:
 
 def _late(policy: Late | None) -> dict[str, Any]:
     return {"late": "buffer", **msgspec.to_builtins(policy)} if policy else {"late": "drop"}
+
+
+def _personal(wire: dict[str, Any] | None) -> dict[str, Any]:
+    """Under names apart from the algorithm's own."""
+    if wire is None:
+        return {"personal": "none"}
+    others = {f"personal_{name}": value for name, value in wire.items() if name != "name"}
+    return {"personal": wire["name"], **others}
 
 
 def vector_bytes(vector: F32) -> memoryview:

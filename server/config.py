@@ -8,6 +8,7 @@ from typing import Literal
 
 from kellet.sdk.algorithms import FedAvg, Scaffold
 from kellet.sdk.errors import UsageError
+from kellet.sdk.personal import Personal
 from kellet.sdk.plan.schemes import FLOAT32, check_scheme
 from kellet.sdk.protocol.limits import MAX_PART, MAX_STALE, MIN_PART
 from kellet.sdk.protocol.messages import Codecs, Late
@@ -47,6 +48,9 @@ class FleetConfig:
     ``server_optimizer``: how the model follows the mean of a round (a value of
     ``kellet.server.algorithms``), at its own ``server_lr``; None for the plain mean, at the
     algorithm's.
+
+    ``personal``: how each device makes a model of its own beside the fleet's (a value of
+    ``kellet.sdk.personal``); None for none.
     """
 
     fleet: str = "kellet"
@@ -71,6 +75,7 @@ class FleetConfig:
     downlink: Literal["f32", "q8"] = "f32"
     schemes: Sequence[str] = (FLOAT32,)
     server_optimizer: ServerOptimizer | None = None
+    personal: Personal | None = None
     late: Literal["drop", "buffer"] = "drop"
     buffer: int = 0
     max_stale: int = 4
@@ -120,6 +125,14 @@ class FleetConfig:
                 repair="leave that out, or offer f32 too",
             )
         self.codecs.check()
+        if self.personal:
+            self.personal.recipe(self.algorithm)  # which refuses what would diverge
+            if FLOAT32 not in self.schemes:
+                raise UsageError(
+                    f"personal = {self.personal.name} with schemes = {', '.join(self.schemes)}",
+                    why="a personal model takes float32, and no device could train in it",
+                    repair="offer f32 too, or leave personal out",
+                )
         check_beside(self.algorithm, self.server_optimizer)
         halves.check_beside(self.algorithm, self.server_optimizer)
 

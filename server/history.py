@@ -12,7 +12,14 @@ from kellet import kernels
 from kellet.sdk.errors import UsageError
 from kellet.sdk.plan import Plan
 
-__all__ = ["History", "RoundRecord", "State", "initial_controls", "initial_model"]
+__all__ = [
+    "ClientMetrics",
+    "History",
+    "RoundRecord",
+    "State",
+    "initial_controls",
+    "initial_model",
+]
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -40,9 +47,10 @@ class RoundRecord:
     ``loss`` and ``accuracy`` are of the new model on the test set; ``train_loss`` is the
     data's loss during local steps, ``objective`` adds the proximal term; ``drift`` is
     ||y - x||. The ``holdout`` figures are of the *received* model on the counted devices'
-    own held-out samples, weighted by their number. ``schemes`` and ``codecs`` (of delta_y)
-    count the devices by how they trained and sent. ``step_norm``: the norm of the step that the
-    server took with the trained parameters.
+    own held-out samples, weighted by their number, the ``personal`` ones of the devices' own
+    models on the same; ``worst``: the mean over the worst tenth of the devices. ``schemes``
+    and ``codecs`` (of delta_y) count the devices by how they trained and sent. ``step_norm``:
+    the norm of the step that the server took with the trained parameters.
     """
 
     round: int
@@ -63,9 +71,28 @@ class RoundRecord:
     accuracy: float | None = None
     holdout_loss: float | None = None
     holdout_accuracy: float | None = None
+    holdout_accuracy_worst: float | None = None
+    personal_loss: float | None = None
+    personal_accuracy: float | None = None
+    personal_accuracy_worst: float | None = None
     schemes: dict[str, int] = field(default_factory=dict)
     codecs: dict[str, int] = field(default_factory=dict)
     step_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class ClientMetrics:
+    """A client at the end, on the ``samples`` that it held out.
+
+    ``global``: the fleet's last model; ``personal``: its own as it stands, None without one.
+    Accuracies are None where the labels are no classes.
+    """
+
+    samples: int
+    global_loss: float
+    global_accuracy: float | None
+    personal_loss: float | None
+    personal_accuracy: float | None
 
 
 @dataclass(frozen=True)
@@ -75,6 +102,7 @@ class History:
     ``model``: float32 [n_params]; ``c``: the server control variate, float32 [n_train];
     ``c_i``: each client's, float64 [n_train]. ``control_gap``: max |C - sum c_i| over the
     whole run, in steps of the grid. ``models``: after each round, where asked for.
+    ``clients``: each one's metrics at the end, where they hold samples out.
     """
 
     rounds: list[RoundRecord]
@@ -87,6 +115,7 @@ class History:
     updates_refused: int
     models: list[F32]
     controls: list[F32]
+    clients: dict[str, ClientMetrics] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float | None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kellet.sdk.protocol.body import Body
 from kellet.sdk.protocol.messages import Round, announcement_hash
-from kellet.server import algorithms
+from kellet.server import algorithms, held
 from kellet.server.cohort import Cohort
 from kellet.server.config import FleetConfig
 from kellet.server.halves import Counted, half_of
@@ -132,13 +132,11 @@ class OpenRound:
                     "objective",
                     "drift",
                     "steps",
-                    "holdout_samples",
-                    "holdout_loss",
-                    "holdout_accuracy",
                     "scheme",
                     "delta_y",
                 )
             }
+            | {name: row.header[name] for name in held.HEADER if name in row.header}
             | {"stale": row.header.get("stale", 0)}
         )
 
@@ -161,15 +159,6 @@ class OpenRound:
         def mean(name: str) -> float | None:
             return float(np.mean([f[name] for f in self._facts])) if self._facts else None
 
-        held = [f for f in self._facts if f["holdout_samples"]]
-
-        def held_mean(name: str) -> float | None:
-            weights = [f["holdout_samples"] for f in held]
-            values = [f[name] for f in held]
-            return (
-                float(np.average(values, weights=weights)) if held and None not in values else None
-            )
-
         facts = {
             "counted": [*self.cohort.counted, *self.cohort.late],
             "asked": list(self.cohort.asked),
@@ -180,8 +169,7 @@ class OpenRound:
             "schemes": dict(Counter(f["scheme"] for f in self._facts)),
             "codecs": dict(Counter(f["delta_y"] for f in self._facts)),
             "steps": sum(int(f["steps"]) for f in self._facts),
-            "holdout_loss": held_mean("holdout_loss"),
-            "holdout_accuracy": held_mean("holdout_accuracy"),
+            **held.held_out(self._facts),
             "seconds": now - self._opened,
         }
         if self.message.buffering:

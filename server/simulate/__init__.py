@@ -14,11 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from kellet.sdk import algorithms as sdk_algorithms
 from kellet.sdk.algorithms import FedAvg
+from kellet.sdk.personal import Personal
+from kellet.sdk.personal import parse as parse_personal
 from kellet.sdk.plan import Plan
 from kellet.sdk.protocol.vectors import Codec
-from kellet.server import optimizers
+from kellet.server import optimizers, schedules
 from kellet.server.history import History, RoundRecord, State
 from kellet.server.optimizers import ServerOptimizer
+from kellet.server.schedules import CONSTANT, Schedule
 from kellet.server.simulate.kinds import Clients, Cohort, Kind, Manages, kinds_of
 from kellet.server.simulate.simulation import RoundAbandoned, Simulation
 
@@ -42,6 +45,7 @@ def simulate(
     algorithm: FedAvg | str = "scaffold",
     *,
     server_optimizer: ServerOptimizer | str | None = None,
+    schedule: Schedule | str = CONSTANT,
     rounds: int = 10,
     cohort: Cohort = None,
     seed: int = 0,
@@ -51,6 +55,8 @@ def simulate(
     downlink: Literal["f32", "q8"] = "f32",
     feedback: bool = False,
     share: float = 0.0,
+    personal: Personal | str | None = None,
+    holdout: float = 0.0,
     manages: Manages | None = None,
     test: tuple[ArrayLike, ArrayLike] | None = None,
     initial: State | None = None,
@@ -64,8 +70,9 @@ def simulate(
     ``clients`` maps an id to that client's (x, y): float32 [n, *input], int64 [n].
     ``algorithm`` is a name (with its defaults) or a value of
     ``kellet.sdk.algorithms``; ``server_optimizer`` one of ``kellet.server.algorithms``, or None
-    for the plain mean. ``cohort``: how many clients each round asks (by
-    ``seed``), a function of (round, ids) that names them, or None for all.
+    for the plain mean. ``schedule``: of the devices' rate over the rounds
+    (``kellet.server.schedules``). ``cohort``: how many clients each round asks (by ``seed``), a
+    function of (round, ids) that names them, or None for all.
 
     ``scheme``: how clients hold the weights they train, one name for all or a name by id
     (who is left out trains in float32). ``shift``: how SCAFFOLD's shift is held with float32
@@ -79,6 +86,10 @@ def simulate(
     ``on_round`` is told each closed round, evaluated where there is a ``test``. ``on_model`` is
     told it before that, with the model after it, float32 [n_params], which lasts for the call.
 
+    ``personal``: how each client makes a model of its own beside the fleet's, a value of
+    ``kellet.sdk.personal`` or a text such as "ditto:0.1". ``holdout``: the share of its samples
+    that each keeps to judge models by; the history then has ``clients``.
+
     ``check="event"`` holds the invariant after every message, at a price. Raises
     ``FleetError`` where it breaks, ``RoundAbandoned`` where no client of a round has an update to
     send, and the errors of bad data and bad options.
@@ -87,6 +98,7 @@ def simulate(
         Plan.open(plan) if isinstance(plan, str) else plan,
         clients,
         sdk_algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm,
+        schedule=schedules.parse(schedule) if isinstance(schedule, str) else schedule,
         server_optimizer=optimizers.make(server_optimizer)
         if isinstance(server_optimizer, str)
         else server_optimizer,
@@ -97,6 +109,8 @@ def simulate(
         downlink=downlink,
         feedback=feedback,
         share=share,
+        personal=parse_personal(personal) if isinstance(personal, str) else personal,
+        holdout=holdout,
         test=test,
         initial=initial,
         check=check,

@@ -14,12 +14,15 @@ from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import DeviceMachine, StartTraining, Trained, TrainingStopped
 from kellet.sdk.errors import FleetError
 from kellet.sdk.given import Given
+from kellet.sdk.holdout import Judge
+from kellet.sdk.personal.turn import take_turn
 from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Unsubscribe
 from kellet.sdk.protocol.topics import Topics, check_id
 from kellet.sdk.store import Store
 from kellet.sdk.trainer import Data, TrainingFailed, begin, train_from
 from kellet.sdk.transport.memory import MemoryTransport
 from kellet.sdk.uplink import Uplink
+from kellet.server.history import ClientMetrics
 from kellet.server.simulate.kinds import Kind
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EPOCH", "Client"]
 
+F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 EPOCH = 1
 
@@ -48,6 +52,7 @@ class Client:
         *,
         kind: Kind,
         data: Data,
+        held: Data | None,
         nonce: bytes,
         control: I64 | None,
     ) -> None:
@@ -56,6 +61,7 @@ class Client:
         self._device = check_id("client", device)
         self._kind = kind
         self._data = data
+        self._judge = Judge(simulation.plan, held, simulation.evaluator)
         self.store = Store(device, nonce=nonce)
         if control is not None:
             self.store.adopt(EPOCH, control)
@@ -104,9 +110,11 @@ class Client:
                 return TrainingStopped(announced.base, "it has time for no step")
         given = Given.take(round_, self._cache, self.store)
         x, controls = given.decode(shapes, self.store.control)
+        judged = self._judge.received(x)
+        session = simulation.session(self._kind.scheme)
         try:
             model = begin(
-                simulation.session(self._kind.scheme),
+                session,
                 announced.algorithm,
                 x,
                 shapes=shapes,
@@ -116,6 +124,7 @@ class Client:
                 round_=round_.round,
                 local=plan.local,
                 kept=given.kept,
+                memory=given.memory,
                 int8_shift=self._kind.shift == "int8",
                 stepping=simulation.stepping,
             )
@@ -133,7 +142,37 @@ class Client:
             )
         except TrainingFailed as error:
             return TrainingStopped(announced.base, str(error))
-        return Trained(announced.base, outcome)
+        turn = take_turn(
+            announced,
+            session,
+            model.start,
+            self._data,
+            plan=plan,
+            shelf=self.store.personal,
+            judge=self._judge,
+            kept=given.kept,
+            device=self._device,
+        )
+        return Trained(announced.base, outcome, judged, turn)
+
+    def metrics(self, model: F32) -> ClientMetrics | None:
+        """How the fleet's model, float32 [n_params], and its own do on what it holds out."""
+        plan = self._simulation.plan
+        judged = self._judge.whole(model)
+        if judged is None:
+            return None
+        own, stored = None, self.store.personal.find(plan.id)
+        if stored:
+            v = plan.initial()
+            stored.read_into(v)
+            own = self._judge.whole(v)
+        return ClientMetrics(
+            samples=judged.samples,
+            global_loss=judged.loss,
+            global_accuracy=judged.accuracy,
+            personal_loss=own.loss if own else None,
+            personal_accuracy=own.accuracy if own else None,
+        )
 
     def committed(self) -> I64:
         """c_i as counted: the stored one, or the pending one if the ledger has counted it."""

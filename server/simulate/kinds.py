@@ -9,6 +9,7 @@ from typing import Any, Literal
 from numpy.typing import ArrayLike
 
 from kellet.sdk.errors import DataError, UsageError
+from kellet.sdk.holdout import split_holdout
 from kellet.sdk.plan import Plan
 from kellet.sdk.plan.schemes import FLOAT32, SCHEMES, check_scheme
 from kellet.sdk.protocol.vectors import CODECS, Codec
@@ -79,10 +80,15 @@ def offers(kinds: Iterable[Kind]) -> tuple[tuple[str, ...], tuple[Codec, ...]]:
     )
 
 
-def checked(plan: Plan, device: str, data: tuple[ArrayLike, ArrayLike]) -> Data:
-    """A client's data, held against the plan. ``DataError`` names the client."""
+def checked(
+    plan: Plan, device: str, data: tuple[ArrayLike, ArrayLike], holdout: float = 0.0
+) -> tuple[Data, Data | None]:
+    """A client's data, held against the plan: to train on, and held out as a device does.
+
+    ``DataError`` names the client.
+    """
     try:
-        return Data(*plan.check_data(*data))
+        return split_holdout(Data(*plan.check_data(*data)), holdout, device)
     except DataError as error:
         what = f"client {device!r}: {error.what}"
         raise DataError(what, why=error.why, repair=error.repair) from None

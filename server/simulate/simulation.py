@@ -14,7 +14,8 @@ from kellet import kernels
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.errors import FleetError, UsageError
 from kellet.sdk.local_int8 import Int8Stepping, int8_steps
-from kellet.sdk.plan import GradientSession, Int8Session, Plan
+from kellet.sdk.personal import Personal
+from kellet.sdk.plan import Evaluator, GradientSession, Int8Session, Plan
 from kellet.sdk.protocol.effects import Publish, Report, Tick
 from kellet.sdk.protocol.topics import Topics
 from kellet.sdk.protocol.vectors import Shapes
@@ -38,6 +39,7 @@ from kellet.server.history import (
 )
 from kellet.server.ledger import Ledger, Member
 from kellet.server.optimizers import ServerOptimizer
+from kellet.server.schedules import CONSTANT, Schedule
 from kellet.server.simulate.client import EPOCH, Client
 from kellet.server.simulate.kinds import Clients, Cohort, Kind, checked, offers, selection_of
 from kellet.server.sums import ExactSum, control_gap
@@ -67,6 +69,7 @@ class Simulation:
         algorithm: FedAvg,
         *,
         server_optimizer: ServerOptimizer | None = None,
+        schedule: Schedule = CONSTANT,
         rounds: int,
         cohort: Cohort = None,
         seed: int = 0,
@@ -74,6 +77,8 @@ class Simulation:
         downlink: Literal["f32", "q8"] = "f32",
         feedback: bool = False,
         share: float = 0.0,
+        personal: Personal | None = None,
+        holdout: float = 0.0,
         test: tuple[ArrayLike, ArrayLike] | None = None,
         initial: State | None = None,
         check: Literal["round", "event"] = "round",
@@ -99,7 +104,7 @@ class Simulation:
         self._records: dict[int, RoundRecord] = {}
         self._models: list[F32] = []
         self._controls: list[F32] = []
-        self._evaluator = plan.evaluator() if test is not None else None
+        self._evaluator: Evaluator | None = None
         self._test = plan.check_data(*test) if test is not None else None
         self.ledger = Ledger()
         self._blobs = Blobs()
@@ -112,6 +117,7 @@ class Simulation:
             fleet="simulation",
             algorithm=algorithm,
             server_optimizer=server_optimizer,
+            schedule=schedule,
             rounds=rounds,
             target=len(clients),
             quorum=1,
@@ -127,6 +133,7 @@ class Simulation:
             downlink=downlink,
             feedback=feedback,
             share=share,
+            personal=personal,
         )
         topics = Topics(config.fleet)
         nonces = {d: hashlib.sha256(f"{seed}/{d}".encode()).digest()[:16] for d in clients}
@@ -141,18 +148,19 @@ class Simulation:
             spool=Spool(),
             clock=lambda: self.now,
         )
-        self.devices = {
-            device: Client(
+        self.devices: dict[str, Client] = {}
+        for device, samples in clients.items():
+            data, held = checked(plan, device, samples, holdout)
+            self.devices[device] = Client(
                 self,
                 topics,
                 device,
                 kind=kinds[device],
-                data=checked(plan, device, data),
+                data=data,
+                held=held,
                 nonce=nonces[device],
                 control=controls.get(device),
             )
-            for device, data in clients.items()
-        }
         self._link = MemoryTransport(
             self.broker,
             "aggregator",
@@ -193,6 +201,11 @@ class Simulation:
             updates_refused=self.server.refused,
             models=self._models,
             controls=self._controls,
+            clients={
+                device: found
+                for device, client in self.devices.items()
+                if (found := client.metrics(self.server.model))
+            },
         )
 
     def session(self, scheme: str) -> GradientSession | Int8Session:
@@ -200,6 +213,12 @@ class Simulation:
         if scheme not in self._sessions:
             self._sessions[scheme] = self.plan.session(scheme)
         return self._sessions[scheme]
+
+    def evaluator(self) -> Evaluator:
+        """The one evaluator, which test and clients share."""
+        if self._evaluator is None:
+            self._evaluator = self.plan.evaluator()
+        return self._evaluator
 
     # -- the drivers --------------------------------------------------------------
 
@@ -236,13 +255,13 @@ class Simulation:
             self._controls.append(self.server.control.mean(self.server.members).astype(np.float32))
         if self._on_model:
             self._on_model(record, self.server.model)
-        if self._on_round and self._evaluator is None:
+        if self._on_round and self._test is None:
             self._on_round(record)
 
     def _evaluate(self, effect: Evaluate) -> None:
-        if self._evaluator is None or self._test is None:
+        if self._test is None:
             return
-        metrics = self._evaluator.evaluate(effect.model, *self._test)
+        metrics = self.evaluator().evaluate(effect.model, *self._test)
         record = self._records[effect.round]
         record = RoundRecord(
             **(vars(record) | {"loss": metrics.loss, "accuracy": metrics.accuracy})
