@@ -10,6 +10,7 @@ from kellet.sdk.protocol.effects import Effect, Publish, Report, Subscribe, Unsu
 from kellet.sdk.protocol.messages import Abort, Decline, Hello, Join, Reject, State
 from kellet.sdk.protocol.topics import Topics
 from kellet.sdk.store import Store
+from kellet.sdk.telling import Telling
 from kellet.sdk.transport.base import Connected
 
 __all__ = ["Conversation"]
@@ -29,12 +30,20 @@ class Conversation:
     """
 
     def __init__(
-        self, topics: Topics, store: Store, *, boot: bytes, schemes: Sequence[str], profile: str
+        self,
+        topics: Topics,
+        store: Store,
+        *,
+        boot: bytes,
+        schemes: Sequence[str],
+        profile: str,
+        telling: Telling,
     ) -> None:
         self._topics = topics
         self._store = store
         self._schemes = tuple(schemes)
         self._profile = profile
+        self._telling = telling
         self._repeat = _REPEAT
         self._declined = (b"", "")  # the announcement and the reason that were reported last
         self.boot = boot
@@ -83,6 +92,7 @@ class Conversation:
             audit=self._store.audit(),
             schemes=self._schemes,
             profile=self._profile,
+            histogram=self._telling.said,
         )
         return [self.say(hello)]
 

@@ -11,6 +11,7 @@ before everything else.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -36,12 +37,16 @@ from kellet.sdk.protocol.messages import (
     Welcome,
 )
 from kellet.sdk.protocol.topics import Address, Topics
+from kellet.sdk.releases import Sharing
 from kellet.sdk.store import Store
+from kellet.sdk.telling import Telling
 from kellet.sdk.transport.base import Connected, Disconnected, Received, Refused
 from kellet.sdk.upload import Upload
-from kellet.sdk.work import Leave, StartTraining, Trained, TrainingStopped
+from kellet.sdk.work import Describe, Described, Leave, StartTraining, Trained, TrainingStopped
 
 __all__ = [
+    "Describe",
+    "Described",
     "DeviceEvent",
     "DeviceMachine",
     "Leave",
@@ -52,9 +57,21 @@ __all__ = [
 
 
 DeviceEvent = (
-    Connected | Disconnected | Refused | Received | Tick | Trained | TrainingStopped | Leave
+    Connected
+    | Disconnected
+    | Refused
+    | Received
+    | Tick
+    | Described
+    | Trained
+    | TrainingStopped
+    | Leave
 )
-Doing = Literal["nothing", "joining", "fetching", "training", "settling"]
+DeviceEffect = Effect | Describe | StartTraining
+Doing = Literal["nothing", "counting", "joining", "fetching", "training", "settling"]
+
+
+NOTHING = Sharing()
 
 
 class DeviceMachine:
@@ -63,6 +80,7 @@ class DeviceMachine:
     ``boot``: 8 random bytes of this start of the process. ``consent``: the reason why this
     device may not train now, or empty; asked at an announcement, and each minute while there
     is one. ``schemes`` (versioned names) and ``profile``: what it says that it can do.
+    ``sharing``: what it may tell of its data, ``below`` the source of the noise for that.
     ``wake`` is when the machine wants a ``Tick`` (on the clock that ``now`` comes from), or None.
     """
 
@@ -76,12 +94,17 @@ class DeviceMachine:
         consent: Callable[[], str] = lambda: "",
         schemes: Sequence[str] = (FLOAT,),
         profile: str = "",
+        sharing: Sharing = NOTHING,
+        below: Callable[[int], int] = secrets.randbelow,
     ) -> None:
         self._topics = topics
         self._store = store
         self._cache = cache
         self._consent = consent
-        self._talk = Conversation(topics, store, boot=boot, schemes=schemes, profile=profile)
+        self._telling = Telling(store.releases, sharing, below)
+        self._talk = Conversation(
+            topics, store, boot=boot, schemes=schemes, profile=profile, telling=self._telling
+        )
         self._device = store.identity.device
         self._heard = b""
         self._announced: Announced | None = None
@@ -124,6 +147,8 @@ class DeviceMachine:
             return "training"
         if self._fetch:
             return "fetching"
+        if self._telling.counting:
+            return "counting"
         return "joining" if self._talk.joining else "nothing"
 
     @property
@@ -142,7 +167,7 @@ class DeviceMachine:
         working, newest = self._working, self._announced
         return bool(self._training and working and newest and working.hurried(newest.round))
 
-    def step(self, event: DeviceEvent, now: float) -> list[Effect | StartTraining]:
+    def step(self, event: DeviceEvent, now: float) -> list[DeviceEffect]:
         """Take one event; what is to be done about it, in order."""
         if self.fatal or self.left:
             return []
@@ -162,6 +187,8 @@ class DeviceMachine:
                 return self._die(
                     f"the broker refuses this device: {event.reason}", "check its credentials"
                 )
+            case Described():
+                return self._described(event, now)
             case Trained():
                 return self._trained(event, now)
             case TrainingStopped():
@@ -172,8 +199,8 @@ class DeviceMachine:
 
     # -- conversation ---------------------------------------------------------
 
-    def _tick(self, now: float) -> list[Effect | StartTraining]:
-        effects: list[Effect | StartTraining] = []
+    def _tick(self, now: float) -> list[DeviceEffect]:
+        effects: list[DeviceEffect] = []
         talk = self._talk
         if not talk.link:
             return effects
@@ -191,7 +218,7 @@ class DeviceMachine:
             effects += talk.listen(now)
         return effects
 
-    def _received(self, event: Received, now: float) -> list[Effect | StartTraining]:
+    def _received(self, event: Received, now: float) -> list[DeviceEffect]:
         address = self._topics.parse(event.topic)
         if address is None:
             return []
@@ -207,7 +234,7 @@ class DeviceMachine:
             return [Report("refused", {"topic": event.topic, "error": str(error)})]
         return []
 
-    def _control(self, message: FromServer, now: float) -> list[Effect | StartTraining]:
+    def _control(self, message: FromServer, now: float) -> list[DeviceEffect]:
         match message:
             case Welcome() if message.boot == self._talk.boot:
                 return self._welcomed(message, now)
@@ -225,11 +252,11 @@ class DeviceMachine:
                 return self._rejected(message, now)
         return []
 
-    def _welcomed(self, message: Welcome, now: float) -> list[Effect | StartTraining]:
+    def _welcomed(self, message: Welcome, now: float) -> list[DeviceEffect]:
         if self._talk.welcome or message.epoch < (self._store.epoch or 0):
             return []
         self._talk.welcomed(now)
-        effects: list[Effect | StartTraining] = [Report("welcome", {"epoch": message.epoch})]
+        effects: list[DeviceEffect] = [Report("welcome", {"epoch": message.epoch})]
         if message.receipt:
             effects += self._receipt(message.receipt, now)
         effects += self._epoch(message.epoch)
@@ -240,7 +267,7 @@ class DeviceMachine:
             effects += self._upload.offer(now)
         return effects + self._next(now)
 
-    def _rejected(self, message: Reject, now: float) -> list[Effect | StartTraining]:
+    def _rejected(self, message: Reject, now: float) -> list[DeviceEffect]:
         if not self._talk.is_meant(message):
             return []  # it answers somebody else, or what this device was
         match message.code:
@@ -254,16 +281,16 @@ class DeviceMachine:
             case "unknown":
                 return [*self._talk.hello(now)] if self._talk.welcome else []
 
-    def _die(self, what: str, repair: str) -> list[Effect | StartTraining]:
+    def _die(self, what: str, repair: str) -> list[DeviceEffect]:
         self.fatal = FleetError(what, repair=repair)
         self._training = None
         return [Report("fatal", {"error": str(self.fatal)})]
 
     # -- rounds ---------------------------------------------------------------
 
-    def _announcement(self, raw: bytes, now: float) -> list[Effect | StartTraining]:
+    def _announcement(self, raw: bytes, now: float) -> list[DeviceEffect]:
         message: ToAll = wire.unpack_again(raw, ToAll)
-        effects: list[Effect | StartTraining] = []
+        effects: list[DeviceEffect] = []
         again, self._heard = raw == self._heard, raw
         self._talk.heard(now)
         if self._talk.link and (again or not self._talk.welcome):
@@ -287,14 +314,14 @@ class DeviceMachine:
         self._cache.retain({blob.sha256 for round_ in wanted for blob in round_.blobs})
         return effects + self._next(now)
 
-    def _drop_round(self) -> list[Effect | StartTraining]:
+    def _drop_round(self) -> list[DeviceEffect]:
         """Let go of a round that is over; an update that is already pending stays."""
-        effects: list[Effect | StartTraining] = list(self._fetch.cancel()) if self._fetch else []
+        effects: list[DeviceEffect] = list(self._fetch.cancel()) if self._fetch else []
         self._fetch = self._training = None
         self._talk.let_go()
         return effects
 
-    def _epoch(self, epoch: int) -> list[Effect | StartTraining]:
+    def _epoch(self, epoch: int) -> list[DeviceEffect]:
         """Enter a control epoch that is new; there is no way back to an older one."""
         if epoch <= (self._store.epoch or 0):
             return []
@@ -303,10 +330,12 @@ class DeviceMachine:
         self._training = None  # its control was of the old epoch
         return [Report("epoch", {"epoch": epoch})]
 
-    def _next(self, now: float) -> list[Effect | StartTraining]:
+    def _next(self, now: float) -> list[DeviceEffect]:
         """Begin what there is to do, unless something is being done."""
         talk = self._talk
         if not talk.ready or self._upload or self._fetch or self._training or self.left:
+            return []
+        if self._telling.counting:
             return []
         pending = self._store.unsent()
         if pending:
@@ -330,14 +359,23 @@ class DeviceMachine:
         reason = self._consent()
         if reason:
             return [*effects, *talk.decline(announced, reason, now)]
+        counting = self._telling.begin(announced.round.asking)
+        if counting:
+            return [*effects, counting]
         return [*effects, *talk.join(announced, now)]
+
+    def _described(self, event: Described, now: float) -> list[DeviceEffect]:
+        news, report = self._telling.described(event)
+        # Joined is when that is known: the hello is answered first.
+        say = self._talk.hello(now) if news and self._talk.link else []
+        return [report, *(say or self._next(now))]
 
     def _part_size(self) -> int:
         size = self._announced.round.part_size if self._announced else 65536
         most = self._talk.max_payload
         return size if most is None else max(1024, min(size, most - 64))
 
-    def _busy(self, message: Busy, now: float) -> list[Effect | StartTraining]:
+    def _busy(self, message: Busy, now: float) -> list[DeviceEffect]:
         talk, announced = self._talk, self._announced
         if self._upload and message.uid == self._upload.pending.uid:
             self._upload.busy(message, now)
@@ -347,7 +385,7 @@ class DeviceMachine:
             return [Report("busy", facts)]
         return []
 
-    def _asked(self, message: Train, now: float) -> list[Effect | StartTraining]:
+    def _asked(self, message: Train, now: float) -> list[DeviceEffect]:
         announced = self._announced
         if not announced or message.base != announced.base or not self._talk.joining:
             return []
@@ -369,10 +407,10 @@ class DeviceMachine:
         self._fetch = fetch
         return list(fetch.begin(now))
 
-    def _blob(self, address: Address, raw: bytes, now: float) -> list[Effect | StartTraining]:
+    def _blob(self, address: Address, raw: bytes, now: float) -> list[DeviceEffect]:
         if not self._fetch or not self._working:
             return []
-        effects: list[Effect | StartTraining] = list(self._fetch.part(address, raw, now))
+        effects: list[DeviceEffect] = list(self._fetch.part(address, raw, now))
         if self._fetch.done:
             effects.append(Report("fetched", {"bytes": self._fetch.received}))
             self._fetch = None
@@ -383,14 +421,14 @@ class DeviceMachine:
         self._training = announced.base
         return StartTraining(announced, self._seconds)
 
-    def _stopped(self, event: TrainingStopped, now: float) -> list[Effect | StartTraining]:
+    def _stopped(self, event: TrainingStopped, now: float) -> list[DeviceEffect]:
         if event.base != self._training or not self._working:
             return []
         self._training = None
         self._given_up = event.base
         return [*self._talk.abort(self._working, event.reason), *self._next(now)]
 
-    def _trained(self, event: Trained, now: float) -> list[Effect | StartTraining]:
+    def _trained(self, event: Trained, now: float) -> list[DeviceEffect]:
         announced, outcome = self._working, event.outcome
         if event.base != self._training or not announced:
             return []
@@ -411,7 +449,7 @@ class DeviceMachine:
         )
         return [Report("trained", {"round": round_.round} | event.facts), *self._next(now)]
 
-    def _receipt(self, message: Receipt, now: float) -> list[Effect | StartTraining]:
+    def _receipt(self, message: Receipt, now: float) -> list[DeviceEffect]:
         sent = self._upload.sent if self._upload else 0
         leave = self._upload is not None and self._upload.pending.base == NO_BASE
         if not self._store.settle(message.uid, counted=message.counted, reason=message.reason):

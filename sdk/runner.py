@@ -14,7 +14,14 @@ from numpy.typing import ArrayLike
 from kellet.firmware_profiles import Participation, Profile
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.blobs import BlobCache
-from kellet.sdk.device import DeviceEvent, DeviceMachine, Leave, StartTraining, TrainingStopped
+from kellet.sdk.device import (
+    Describe,
+    DeviceEvent,
+    DeviceMachine,
+    Leave,
+    StartTraining,
+    TrainingStopped,
+)
 from kellet.sdk.errors import PlanError, UsageError
 from kellet.sdk.health import peak_mb
 from kellet.sdk.lock import StateLock
@@ -28,6 +35,7 @@ from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Tick, Unsubs
 from kellet.sdk.protocol.messages import State
 from kellet.sdk.protocol.topics import Topics, check_id
 from kellet.sdk.readings import Readings, Sensors
+from kellet.sdk.releases import Level, Sharing
 from kellet.sdk.store import Store
 from kellet.sdk.transport.base import Connected, Disconnected, Will
 from kellet.sdk.transport.events import EventQueue
@@ -56,7 +64,9 @@ class Device:
     can do and when it may train (``kellet.sdk.profile.open_profile``); without one there are
     no limits. ``readings``: what the conditions are held against, the board's sensors.
     ``holdout``: the share of the samples that is never trained on and judges each received
-    model. ``on_report`` is told what happens.
+    model. ``share_histogram``: what the aggregator may know of how many samples there are of which
+    kind, if it asks: none, labels, or labels+features; ``histogram_epsilon`` that of the noise
+    which is added to it first (docs/selection.md). ``on_report`` is told what happens.
     ``ca_file``, ``cert_file``, ``key_file``: for ``mqtts``. Raises ``UsageError`` and
     ``StorageError``; ``run`` also ``LinkError``, ``DataError``, ``PlanError``, ``FleetError``.
     """
@@ -72,6 +82,8 @@ class Device:
         profile: Profile | None = None,
         readings: Callable[[], Readings] | None = None,
         holdout: float = 0.0,
+        share_histogram: Level = "none",
+        histogram_epsilon: float | None = None,
         keepalive: int = 30,
         separate_bulk: bool = False,
         ca_file: Path | str | None = None,
@@ -92,6 +104,7 @@ class Device:
         self._link_options["separate_bulk"] = separate_bulk
         if not 0 <= holdout < 1:
             raise UsageError(f"holdout = {holdout}", why="it must be at least 0 and below 1")
+        sharing = Sharing(share_histogram, histogram_epsilon)
         if profile is not None:
             check_runs_python(profile)
         self._most = profile.max_message_bytes if profile else None
@@ -119,6 +132,7 @@ class Device:
             consent=self._consent.may_not,
             schemes=[check_scheme(name) for name in abilities.schemes],
             profile=profile.name if profile else "",
+            sharing=sharing,
         )
         self._events = EventQueue()
 
@@ -241,6 +255,8 @@ class Device:
                 link.unsubscribe(effect.topic_filter)
             case StartTraining():
                 self._worker.start(effect)
+            case Describe():
+                self._worker.count(effect)
             case Report(kind="idle"):
                 finished = effect.data["reason"] == "finished"
                 self._finished_at = time.monotonic() if finished else None

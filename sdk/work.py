@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kellet.sdk.outgoing import Announced
+from kellet.sdk.protocol.histograms import Question
 from kellet.sdk.personal.turn import Turn
 from kellet.sdk.trainer import Holdout, Outcome
 
-__all__ = ["Leave", "StartTraining", "Trained", "TrainingStopped"]
+__all__ = ["Describe", "Described", "Leave", "StartTraining", "Trained", "TrainingStopped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,22 @@ class TrainingStopped:
 
     base: bytes
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Effect: count this device's samples; answer with ``Described``."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Event: the counts of ``question``'s bins, and a digest of the samples that were counted."""
+
+    question: Question
+    samples: bytes
+    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

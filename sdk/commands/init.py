@@ -105,6 +105,11 @@ state = "kellet-state"
 # The share of the samples that is never trained on and judges the models that come.
 # holdout = 0.1
 
+# What the aggregator may know of these samples, if it asks: none, labels or labels+features.
+# Noise is added to it first where there is an epsilon (docs/selection.md says what both mean).
+# share_histogram = "labels"
+# histogram_epsilon = 1.0
+
 # What a device of this class can do: {why}.
 profile = {_quoted(profile.name)}
 

@@ -259,6 +259,14 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
             return f"telling the aggregator this device's {facts['shares']} histogram{noise}"
         case "histogram" if not facts["answers"]:
             return "the aggregator asks another question; noise is drawn once, and not for it"
+        case "histogram" if facts["new"]:
+            noise = ", without noise"
+            if facts["epsilon"] is not None:
+                spent = f"{facts['epsilon_spent']:g} in all so far"
+                noise = f", with noise of epsilon {facts['epsilon']:g}; {spent}"
+            return f"telling the aggregator this device's {facts['shares']} histogram{noise}"
+        case "histogram" if not facts["answers"]:
+            return "the aggregator asks another question; noise is drawn once, and not for it"
         case "cannot_hold":
             return f"cannot hold {facts['condition']}"
         case "refused":

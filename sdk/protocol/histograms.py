@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kellet.sdk.protocol.limits import MAX_BINS, MAX_QUESTION
+from kellet.sdk.protocol.limits import MAX_BINS
 
 __all__ = ["Histogram", "Question"]
 
@@ -41,8 +41,6 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, di
                 raise ValueError("edges are finite and ascend, one at least")
         if self.bins > MAX_BINS:
             raise ValueError(f"{self.bins} bins, of which a histogram has {MAX_BINS} at most")
-        if len(msgspec.msgpack.encode(self)) > MAX_QUESTION:
-            raise ValueError(f"they take more than {MAX_QUESTION} bytes of an announcement")
 
     @property
     def groups(self) -> tuple[int, ...]:

@@ -16,4 +16,3 @@ MAX_BLOB = 1 << 30
 MAX_PARTS = 28_000  # of a transfer: their bitmap fits in a control message
 MAX_STALE = 64  # rounds that an update may come late
 MAX_BINS = 256  # of a histogram
-MAX_QUESTION = 2560  # bytes of what an announcement asks of devices' data
