@@ -22,6 +22,7 @@ from kellet.sdk.fetch import Fetch
 from kellet.sdk.outgoing import Announced, leave_of, memory_of, update_of
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.effects import Effect, Report, Tick
+from kellet.sdk.protocol.limits import MAX_PART
 from kellet.sdk.protocol.messages import (
     FLOAT,
     NO_BASE,
@@ -114,6 +115,7 @@ class DeviceMachine:
         self._seconds = 0.0
         self._training: bytes | None = None
         self._upload: Upload | None = None
+        self._good_for = MAX_PART  # the size of parts that the link has borne
         self._leaving = False
         self.left = False
         self.fatal: FleetError | None = None
@@ -263,7 +265,7 @@ class DeviceMachine:
         if self._fetch:
             effects += self._fetch.ask(now)
         if self._upload:
-            self._upload.link_lost()  # the aggregator may be another process than before
+            self._upload.begin_anew()  # the aggregator may be another process than before
             effects += self._upload.offer(now)
         return effects + self._next(now)
 
@@ -373,7 +375,7 @@ class DeviceMachine:
     def _part_size(self) -> int:
         size = self._announced.round.part_size if self._announced else 65536
         most = self._talk.max_payload
-        return size if most is None else max(1024, min(size, most - 64))
+        return min(size if most is None else max(1024, min(size, most - 64)), self._good_for)
 
     def _busy(self, message: Busy, now: float) -> list[DeviceEffect]:
         talk, announced = self._talk, self._announced
@@ -454,6 +456,8 @@ class DeviceMachine:
         leave = self._upload is not None and self._upload.pending.base == NO_BASE
         if not self._store.settle(message.uid, counted=message.counted, reason=message.reason):
             return []
+        if self._upload:
+            self._good_for = self._upload.next_part_size
         self._upload = None
         self.left = self.left or (leave and message.counted)
         if leave and not self.left:

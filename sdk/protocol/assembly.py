@@ -6,6 +6,7 @@ import errno
 import hashlib
 import mmap
 import os
+import struct
 from pathlib import Path
 
 from kellet.sdk.errors import ProtocolError, StorageError
@@ -14,13 +15,15 @@ from kellet.sdk.protocol.parts import bitmap, part_count
 
 __all__ = ["Assembly"]
 
+_SIZE = struct.Struct("<I")  # of a part, between a file's data and its flags
 _READ = 1 << 20  # bytes of a mapped file that are in memory at once
 
 
 class Assembly:
     """``size`` bytes that arrive in parts, in memory or in a file that outlives us.
 
-    A file holds the data and, behind it, a byte a part that says "here". It may be
+    A file holds the data and, behind it, the size of a part and a byte a part that says
+    "here". Opened for parts of another size it keeps those that have come whole. It may be
     torn by a power cut: only ``verified`` (the SHA-256 of the whole) makes it true,
     and a wrong digest empties it.
     """
@@ -38,11 +41,14 @@ class Assembly:
                 why=f"at most {MAX_PARTS} can be told apart in a message",
             )
         self.path = path
+        self._flags = size + _SIZE.size  # where they begin
         self._store: bytearray | mmap.mmap
         self._store = (
-            bytearray(size + self.count) if path is None else _mapped(path, size, self.count)
+            bytearray(self._flags + self.count)
+            if path is None
+            else _mapped(path, size, part_size, self.count)
         )
-        flags = self._store[size:]
+        flags = self._store[self._flags :]
         self._missing = {i for i in range(self.count) if not flags[i]}
 
     @property
@@ -68,7 +74,7 @@ class Assembly:
         if index not in self._missing:
             return False
         self._store[start : start + len(payload)] = payload
-        self._store[self.size + index : self.size + index + 1] = b"\1"
+        self._store[self._flags + index : self._flags + index + 1] = b"\1"
         self._missing.discard(index)
         self._release()
         return True
@@ -85,7 +91,7 @@ class Assembly:
                 self._release()
         right = digest.digest() == self.sha256
         if not right:
-            self._store[self.size :] = bytes(self.count)
+            self._store[self._flags :] = bytes(self.count)
             self._missing = set(range(self.count))
         return right
 
@@ -132,15 +138,18 @@ class Assembly:
             self.path.unlink(missing_ok=True)
 
 
-def _mapped(path: Path, size: int, count: int) -> mmap.mmap:
-    total = size + count
+def _mapped(path: Path, size: int, part_size: int, count: int) -> mmap.mmap:
+    total = size + _SIZE.size + count
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if os.fstat(fd).st_size != total:
-                os.ftruncate(fd, 0)
+            earlier = os.pread(fd, _SIZE.size + MAX_PARTS, size)
+            flags = _flags_of(earlier, size, part_size)
+            if earlier != _SIZE.pack(part_size) + flags:
+                os.ftruncate(fd, size if any(flags) else 0)
                 # A map over a hole dies with SIGBUS on a full disk; reserved blocks cannot.
                 os.posix_fallocate(fd, 0, total)
+                os.pwrite(fd, _SIZE.pack(part_size) + flags, size)
             return mmap.mmap(fd, total)
         finally:
             os.close(fd)
@@ -153,3 +162,16 @@ def _mapped(path: Path, size: int, count: int) -> mmap.mmap:
             why="the disk is full" if full else str(error),
             repair="free some space or choose another --state directory",
         ) from None
+
+
+def _flags_of(earlier: bytes, size: int, part_size: int) -> bytes:
+    """Which parts are here, by what stands behind a file's data: whole parts of any size."""
+    count = part_count(size, part_size)
+    flags = earlier[_SIZE.size :]
+    of = _SIZE.unpack_from(earlier)[0] if flags else 0
+    if not of or part_count(size, of) != len(flags):
+        return bytes(count)  # another file's, or a torn one
+    ends = (min(start + part_size, size) for start in range(0, size, part_size))
+    return bytes(
+        all(flags[index * part_size // of : -(-end // of)]) for index, end in enumerate(ends)
+    )

@@ -20,7 +20,7 @@ from kellet.server.brokers.handle import BrokerHandle
 __all__ = ["TlsFiles", "open_mosquitto"]
 
 LOOPBACK = "127.0.0.1"
-PART_SIZE = 256 << 10
+PART_SIZE = 64 << 10
 ADMISSION_BYTES = 32 << 20
 MAX_PACKET = 1 << 20
 SERVER_USER = "kellet-server"

@@ -75,7 +75,7 @@ def test_it_delivers_and_says_what_it_takes(broker: BrokerHandle) -> None:
         assert (broker.part_size, broker.separate_bulk) == (65_536, True)
         assert broker.admission_bytes == 8 << 20
     else:
-        assert (broker.part_size, broker.separate_bulk) == (262_144, False)
+        assert (broker.part_size, broker.separate_bulk) == (65_536, False)
 
 
 def test_restart_keeps_the_port(broker: BrokerHandle) -> None:

@@ -218,9 +218,9 @@ class Puppet:
         answers = self.say(Offer(**(fields | changes)))
         return answers[0] if answers else None
 
-    def part(self, uid: bytes, index: int, body: bytes) -> list[Any]:
-        """Send one part; what is answered."""
-        size = self.lab.config.part_size
+    def part(self, uid: bytes, index: int, body: bytes, part_size: int = 0) -> list[Any]:
+        """Send one part, of the fleet's size unless another is given; what is answered."""
+        size = part_size or self.lab.config.part_size
         raw = encode_part(uid, index, body[index * size : (index + 1) * size])
         return self._answers(self.lab.machine.topics.up(self.lab.config.worker, self.device), raw)
 

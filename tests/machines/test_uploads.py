@@ -144,6 +144,25 @@ def test_a_device_may_come_back_with_another_part_size(folder: Path) -> None:
     assert receipt.counted
 
 
+def test_smaller_parts_go_on_where_larger_ones_were(folder: Path) -> None:
+    """9,000 bytes in 3 parts of 4,096, then in 9 of 1,024: what came whole is not asked for."""
+    lab = lab_of(state=folder)
+    a = Puppet(lab)
+    header, body = a.body(update(1))
+    assert 8 * 1024 < len(body) < 9 * 1024
+    uid = a.offer(header, body, part_size=4096).uid
+    a.part(uid, 1, body, part_size=4096)
+    grant = a.offer(header, body)
+    assert list(missing_in(grant.missing, 9)) == [0, 1, 2, 3, 8]
+    # One of the earlier offer that comes late is told by its length.
+    a.part(uid, 0, body, part_size=4096)
+    assert lab.reports("refused")[-1]["device"] == "a"
+    answers: list[Any] = []
+    for index in (0, 1, 2, 3, 8):
+        answers += a.part(uid, index, body)
+    assert answers[-1].counted
+
+
 def test_parts_of_nobody_and_damaged_parts_are_dropped() -> None:
     lab = lab_of()
     a, b = Puppet(lab, "a"), Puppet(lab, "b")

@@ -20,7 +20,7 @@ ONE_STEP = {"name": "scaffold", "local_lr": 0.1, "local_steps": 1, "batch_size":
         ("embedded", 250_000, 250_000),
         pytest.param("embedded", 250_000, 20_000, marks=pytest.mark.slow),
         pytest.param("embedded", 800_000, 150_000, marks=pytest.mark.slow),
-        # One connection for all, and parts of 256 KB.
+        # One connection for all.
         pytest.param("mosquitto", 800_000, 150_000, marks=[pytest.mark.slow, needs_mosquitto]),
     ],
     indirect=["broker"],

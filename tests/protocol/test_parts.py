@@ -163,6 +163,47 @@ def test_a_transfer_of_nothing_is_refused() -> None:
             Assembly(size, 10, bytes(32))
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "came", "left"),
+    [
+        (30, 10, [0, 2], [3, 4, 5, 9]),  # 0 to 30 and 60 to 90
+        (30, 10, [3], [0, 1, 2, 3, 4, 5, 6, 7, 8]),  # the last, of 10
+        (10, 30, [0, 1, 2, 4], [1, 2, 3]),  # of 30 to 60 a third
+        (30, 20, [0, 1], [3, 4]),  # 60 to 80 is half there, of which nothing is kept
+        (34, 33, [2], [0, 1, 2]),  # 68 to 100, of which 99 to 100 is a part
+        (34, 40, [0, 1], [1, 2]),  # 3 parts either way, and other bytes in each
+        (20, 20, [1], [0, 2, 3, 4]),
+    ],
+)
+def test_a_file_goes_on_in_parts_of_another_size(
+    before: int, after: int, came: list[int], left: list[int], tmp_path: Path
+) -> None:
+    data = os.urandom(100)
+    first = assembly(data, before, tmp_path / "up")
+    for index in came:
+        first.add(index, pieces(data, before)[index])
+    first.close()
+    again = assembly(data, after, tmp_path / "up")
+    assert list(missing_in(again.missing, again.count)) == left
+    for index in left:
+        assert again.add(index, pieces(data, after)[index])
+    assert again.verified()
+    assert again.data() == data
+
+
+def test_a_file_of_another_transfer_is_no_beginning(tmp_path: Path) -> None:
+    """Another size, no parts at all, and flags that belong to none."""
+    first = assembly(bytes(range(100)), 30, tmp_path / "up")
+    first.add(0, bytes(range(30)))
+    first.close()
+    assert assembly(bytes(99), 30, tmp_path / "up").missing_count == 4
+    for raw in (b"", bytes(100), bytes(104), bytes(108), b"\xff" * 108, b"\1" * 5000):
+        (tmp_path / "up").write_bytes(raw)
+        again = assembly(bytes(100), 30, tmp_path / "up")
+        assert again.missing_count == 4
+        assert (tmp_path / "up").stat().st_size == 108
+
+
 def test_a_file_resumes(tmp_path: Path) -> None:
     data = os.urandom(1000)
     parts = pieces(data, 64)
@@ -229,13 +270,3 @@ def test_a_torn_file_is_never_taken_for_the_whole(
         assert again.verified()
     assert again.data() == data
     again.discard()
-
-
-def test_another_size_begins_anew(tmp_path: Path) -> None:
-    data = bytes(range(100))
-    first = assembly(data, 30, tmp_path / "up")
-    first.add(0, data[:30])
-    first.close()
-    other = assembly(data, 20, tmp_path / "up")
-    assert other.missing_count == 5
-    other.close()

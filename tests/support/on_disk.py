@@ -133,7 +133,8 @@ class LedgerDisk:
             raw = path.read_bytes()
         except FileNotFoundError:
             return 0, 0
-        parts = -(-len(raw) // (part_size + 1))  # each has a byte behind the data that says so
+        # Behind the data are 4 bytes, and for each part one that says so.
+        parts = -(-(len(raw) - 4) // (part_size + 1))
         return sum(raw[len(raw) - parts :]), parts
 
     def control(self, plan: Plan, config: FleetConfig) -> ExactSum:
