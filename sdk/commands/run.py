@@ -79,6 +79,7 @@ def run(
     until_finished: bool = False,
     leave: bool = False,
     holdout: float = 0.0,
+    no_personal: bool = False,
     share_histogram: Literal["none", "labels", "labels+features"] = "none",
     histogram_epsilon: float | None = None,
     profile: str | None = None,
@@ -113,6 +114,8 @@ def run(
         Settle what is pending, take this device out of the fleet, and end.
     holdout
         Share of the data that is kept aside to judge the models that come.
+    no_personal
+        Make no model of this device's own, though the aggregator says how.
     share_histogram
         What the aggregator may know of this device's data, if it asks: how many samples there are
         of each label, and in which ranges their features lie.
@@ -156,6 +159,7 @@ def run(
                 state=state,
                 fleet=link.fleet,
                 holdout=holdout,
+                personal=not no_personal,
                 share_histogram=share_histogram,
                 histogram_epsilon=histogram_epsilon,
                 profile=chosen,
@@ -233,7 +237,7 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
         case "trained":
             return (
                 f"round {facts['round']}: {facts['steps']} steps, loss {facts['loss']:.4f}, "
-                f"drift {facts['drift']:.3f}"
+                f"drift {facts['drift']:.3f}{_own(facts)}"
             )
         case "settled" if facts["counted"]:
             return f"round {facts['round']}: counted"
@@ -252,14 +256,6 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
         case "declined":
             return f"round {facts['round']}: not training, as {facts['reason']}"
         case "histogram" if facts["new"]:
-            noise = ", without noise" if facts["epsilon"] is None else (
-                f", with noise of epsilon {facts['epsilon']:g}; "
-                f"{facts['epsilon_spent']:g} in all so far"
-            )
-            return f"telling the aggregator this device's {facts['shares']} histogram{noise}"
-        case "histogram" if not facts["answers"]:
-            return "the aggregator asks another question; noise is drawn once, and not for it"
-        case "histogram" if facts["new"]:
             noise = ", without noise"
             if facts["epsilon"] is not None:
                 spent = f"{facts['epsilon_spent']:g} in all so far"
@@ -272,6 +268,13 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
         case "refused":
             return f"a message was refused: {facts['error']}"
     return ""
+
+
+def _own(facts: dict[str, Any]) -> str:
+    """What became of the device's own model; empty where none is made."""
+    if "personal_steps" in facts:
+        return f"; its own model {facts['personal_steps']} steps, loss {facts['personal_loss']:.4f}"
+    return f"; its own model was not trained: {facts['personal']}" if "personal" in facts else ""
 
 
 def _without_password(broker: str) -> str:
