@@ -34,6 +34,7 @@ _KEYS: Final[dict[str, Key]] = {
         "it is a share of the samples",
         lambda value: 0 <= value < 1,
     ),
+    "no_personal": Key(bool, "true or false", "either it is or not"),
     "share_histogram": Key(str, "none, labels or labels+features", "it says what may be told"),
     "histogram_epsilon": Key(float, "a number above 0", "it is that of the noise"),
     "keepalive": Key(

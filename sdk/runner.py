@@ -64,9 +64,11 @@ class Device:
     can do and when it may train (``kellet.sdk.profile.open_profile``); without one there are
     no limits. ``readings``: what the conditions are held against, the board's sensors.
     ``holdout``: the share of the samples that is never trained on and judges each received
-    model. ``share_histogram``: what the aggregator may know of how many samples there are of which
-    kind, if it asks: none, labels, or labels+features; ``histogram_epsilon`` that of the noise
-    which is added to it first (docs/selection.md). ``on_report`` is told what happens.
+    model. ``personal``: whether to make a model of its own where the aggregator announces how
+    (docs/personalisation.md); without, nothing is told of one. ``share_histogram``: what the
+    aggregator may know of how many samples there are of which kind, if it asks: none, labels, or
+    labels+features; ``histogram_epsilon`` that of the noise which is added to it first
+    (docs/selection.md). ``on_report`` is told what happens.
     ``ca_file``, ``cert_file``, ``key_file``: for ``mqtts``. Raises ``UsageError`` and
     ``StorageError``; ``run`` also ``LinkError``, ``DataError``, ``PlanError``, ``FleetError``.
     """
@@ -82,6 +84,7 @@ class Device:
         profile: Profile | None = None,
         readings: Callable[[], Readings] | None = None,
         holdout: float = 0.0,
+        personal: bool = True,
         share_histogram: Level = "none",
         histogram_epsilon: float | None = None,
         keepalive: int = 30,
@@ -149,6 +152,7 @@ class Device:
             holdout=holdout,
             answer=self._events.put,
             abilities=abilities,
+            personal=personal,
         )
         self._broker = broker
         self._stopping = False

@@ -105,6 +105,9 @@ state = "kellet-state"
 # The share of the samples that is never trained on and judges the models that come.
 # holdout = 0.1
 
+# Whether to make no model of this device's own, though the aggregator says how.
+# no_personal = true
+
 # What the aggregator may know of these samples, if it asks: none, labels or labels+features.
 # Noise is added to it first where there is an epsilon (docs/selection.md says what both mean).
 # share_histogram = "labels"
