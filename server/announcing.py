@@ -117,7 +117,7 @@ class Announcer:
             plan=self._plan_blob,
             model=model,
             control=control,
-            algorithm=config.algorithm.wire(),
+            algorithm=config.schedule.at(config.algorithm, at.round).wire(),
             weighting=config.algorithm.weighting,
             codecs=config.codecs,
             members=at.members,
@@ -245,7 +245,7 @@ class Announcer:
             **_personal(before.personalising),
         )
         now = _settings(
-            config.algorithm.wire(),
+            config.schedule.at(config.algorithm, before.round).wire(),
             seed=config.seed,
             uplink=config.uplink,
             share=config.share,

@@ -17,6 +17,7 @@ from kellet.sdk.protocol.vectors import CODECS, Codec
 from kellet.server import halves
 from kellet.server.cohort import FirstCome, Selection
 from kellet.server.optimizers import ServerOptimizer, check_beside
+from kellet.server.schedules import CONSTANT, Schedule
 
 __all__ = ["FleetConfig"]
 
@@ -47,7 +48,7 @@ class FleetConfig:
 
     ``server_optimizer``: how the model follows the mean of a round (a value of
     ``kellet.server.algorithms``), at its own ``server_lr``; None for the plain mean, at the
-    algorithm's.
+    algorithm's. ``schedule``: the factor of the devices' ``local_lr`` in each round.
 
     ``personal``: how each device makes a model of its own beside the fleet's (a value of
     ``kellet.sdk.personal``); None for none.
@@ -75,6 +76,7 @@ class FleetConfig:
     downlink: Literal["f32", "q8"] = "f32"
     schemes: Sequence[str] = (FLOAT32,)
     server_optimizer: ServerOptimizer | None = None
+    schedule: Schedule = CONSTANT
     personal: Personal | None = None
     late: Literal["drop", "buffer"] = "drop"
     buffer: int = 0

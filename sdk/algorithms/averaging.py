@@ -194,9 +194,13 @@ class FedAvg:
         A step may have written to it as well. Only algorithms with a ``memory`` are asked.
         """
 
+    def changed(self, **hyperparameters: Any) -> Self:
+        """The same with other hyperparameters. Raises ``UsageError`` as making it does."""
+        return dataclasses.replace(self, **hyperparameters)
+
     def unclipped(self) -> Self:
         """This without ``clip``, for a caller who clips the gradient himself."""
-        return dataclasses.replace(self, clip=0.0)
+        return self.changed(clip=0.0)
 
     def penalty(self, distance: float) -> float:
         """What the objective adds to the data's loss at this distance of y from x."""

@@ -13,6 +13,7 @@ from kellet.sdk.commands.functions import load_algorithms
 from kellet.sdk.commands.options import Whole, called_by_options
 from kellet.sdk.errors import UsageError
 from kellet.server import optimizers
+from kellet.server.schedules import Schedule, parse
 
 __all__ = ["AlgorithmOptions"]
 
@@ -30,6 +31,10 @@ class AlgorithmOptions:
 
     local_lr: float | None = None
     """eta_l, the step size on devices."""
+
+    schedule: str = ""
+    """How local_lr changes over the rounds: exp:DECAY, step:EVERY:FACTOR, cosine:ROUNDS[:LEAST],
+    warmup:ROUNDS, or several joined by commas; constant, unless given."""
 
     lr_decay: float | None = None
     """Step k of a round uses local_lr * lr_decay^k."""
@@ -101,12 +106,22 @@ class AlgorithmOptions:
 
     def make(self) -> FedAvg:
         """The algorithm. Raises ``UsageError`` for an option that it does not have."""
-        others = {"algorithm", "server_optimizer", "own", *_OF_OPTIMIZERS}
+        others = {"algorithm", "server_optimizer", "schedule", "own", *_OF_OPTIMIZERS}
         if self.server_optimizer:
             others.add("server_lr")
         with called_by_options():
             given = self._given(vars(self).keys() - others)
             return make(self.name, **given, **self._own(given))
+
+    def settings(self) -> dict[str, Any]:
+        """All that is given, by name, with the algorithm's registered one."""
+        given = self._given(vars(self).keys() - {"algorithm", "own", "schedule"})
+        return {"algorithm": self.name, **given, **self._own(given)}
+
+    def rates(self) -> Schedule:
+        """The schedule of ``local_lr``. Raises ``UsageError`` for a malformed one."""
+        with called_by_options():
+            return parse(self.schedule)
 
     @property
     def name(self) -> str:

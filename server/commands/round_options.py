@@ -93,6 +93,7 @@ class RoundOptions:
                 fleet=fleet,
                 algorithm=algorithm.make(),
                 server_optimizer=algorithm.optimizer(),
+                schedule=algorithm.rates(),
                 rounds=self.rounds,
                 target=self.target,
                 quorum=self.quorum,

@@ -118,6 +118,8 @@ def simulate(
         source = data.source()
         name = data.plan(plan, source)
         settings = data.settings() | fleet.settings()
+        if chosen.schedule:
+            settings["schedule"] = chosen.schedule
         measured = (measures or MeasureOptions()).make()
         if many.asked:
             from kellet.server.commands.sweep import run_sweep
@@ -126,7 +128,7 @@ def simulate(
                 console,
                 name,
                 source,
-                settings | {k: v for k, v in vars(chosen).items() if v is not None},
+                settings | chosen.settings(),
                 many,
                 rounds=fleet.rounds,
                 seed=fleet.seed,

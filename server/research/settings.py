@@ -30,6 +30,7 @@ _OF_PARTITIONS = {"alpha": float, "percent": float, "labels": int}
 _OF_FLEETS: dict[str, Any] = {"partition": str, "clients": int, "least": int, "feature": int}
 _OF_RUNS: dict[str, Any] = {
     "cohort": int | Literal["all"],
+    "schedule": str,
     "scheme": str,
     "shift": Literal["f32", "int8"],
     "uplink": Literal["f32", "q8", "topk"],

@@ -1,4 +1,4 @@
-"""A whole fleet in one process: the same machines, a memory broker, virtual time.
+"""A whole fleet on one machine or a cluster: the same machines, a memory broker, virtual time.
 
 What runs here is what runs on devices and beside the broker; only the drivers
 differ. The same seed gives the same digest.
@@ -22,12 +22,15 @@ from kellet.server import optimizers, schedules
 from kellet.server.history import History, RoundRecord, State
 from kellet.server.optimizers import ServerOptimizer
 from kellet.server.schedules import CONSTANT, Schedule
+from kellet.server.simulate.engines import ENGINES, EngineName
 from kellet.server.simulate.kinds import Clients, Cohort, Kind, Manages, kinds_of
 from kellet.server.simulate.simulation import RoundAbandoned, Simulation
 
 __all__ = [
+    "ENGINES",
     "Clients",
     "Cohort",
+    "EngineName",
     "History",
     "Kind",
     "Manages",
@@ -60,12 +63,14 @@ def simulate(
     manages: Manages | None = None,
     test: tuple[ArrayLike, ArrayLike] | None = None,
     initial: State | None = None,
+    engine: EngineName = "inline",
+    workers: int | None = None,
     check: Literal["round", "event"] = "round",
     keep_models: bool = False,
     on_round: Callable[[RoundRecord], None] | None = None,
     on_model: Callable[[RoundRecord, NDArray[np.float32]], None] | None = None,
 ) -> History:
-    """Train ``plan`` over ``clients`` with the product's own machines, in this process.
+    """Train ``plan`` over ``clients`` with the product's own machines.
 
     ``clients`` maps an id to that client's (x, y): float32 [n, *input], int64 [n].
     ``algorithm`` is a name (with its defaults) or a value of
@@ -90,6 +95,11 @@ def simulate(
     ``kellet.sdk.personal`` or a text such as "ditto:0.1". ``holdout``: the share of its samples
     that each keeps to judge models by; the history then has ``clients``.
 
+    ``engine``: where the clients are trained. ``inline``: in this process. ``local``: in
+    ``workers`` processes of this machine (its CPUs, unless given), which are spawned: call it below
+    ``if __name__ == "__main__"``. ``ray``: in as many actors on a Ray cluster that is there already
+    (extra ``cluster``). The result is the same, to the last bit.
+
     ``check="event"`` holds the invariant after every message, at a price. Raises
     ``FleetError`` where it breaks, ``RoundAbandoned`` where no client of a round has an update to
     send, and the errors of bad data and bad options.
@@ -113,6 +123,8 @@ def simulate(
         holdout=holdout,
         test=test,
         initial=initial,
+        engine=engine,
+        workers=workers,
         check=check,
         keep_models=keep_models,
         on_round=on_round,

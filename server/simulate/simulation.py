@@ -1,9 +1,7 @@
-"""One simulated run: the machines, the broker and the clock."""
+"""One simulated run: the aggregator and what becomes of its rounds; an engine has the clients."""
 
 from __future__ import annotations
 
-import hashlib
-import heapq
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -15,12 +13,9 @@ from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.errors import FleetError, UsageError
 from kellet.sdk.local_int8 import Int8Stepping, int8_steps
 from kellet.sdk.personal import Personal
-from kellet.sdk.plan import Evaluator, GradientSession, Int8Session, Plan
+from kellet.sdk.plan import Evaluator, Plan
 from kellet.sdk.protocol.effects import Publish, Report, Tick
 from kellet.sdk.protocol.topics import Topics
-from kellet.sdk.protocol.vectors import Shapes
-from kellet.sdk.transport.base import TransportEvent
-from kellet.sdk.transport.memory import MemoryBroker, MemoryTransport
 from kellet.server.aggregator import (
     AggregatorEvent,
     AggregatorMachine,
@@ -40,9 +35,12 @@ from kellet.server.history import (
 from kellet.server.ledger import Ledger, Member
 from kellet.server.optimizers import ServerOptimizer
 from kellet.server.schedules import CONSTANT, Schedule
-from kellet.server.simulate.client import EPOCH, Client
-from kellet.server.simulate.kinds import Clients, Cohort, Kind, checked, offers, selection_of
-from kellet.server.sums import ExactSum, control_gap
+from kellet.server.simulate.client import EPOCH
+from kellet.server.simulate.crew import Engine, Terms, enlist, nonce_of
+from kellet.server.simulate.engines import EngineName, check_engine, start
+from kellet.server.simulate.exchange import Exchange
+from kellet.server.simulate.kinds import Clients, Cohort, Kind, offers, selection_of
+from kellet.server.sums import ExactSum, gap_between
 from kellet.server.uploads import Spool
 
 __all__ = ["RoundAbandoned", "Simulation"]
@@ -56,7 +54,7 @@ class RoundAbandoned(FleetError):
 
 
 class Simulation:
-    """The machines, the broker and the clock of one run. ``run`` may be called once.
+    """The aggregator, the broker and the clock of one run. ``run`` may be called once.
 
     ``kinds``: what each client can do; float32 and no codec for one that is left out.
     ``stepping`` replaces the int8 step of all clients, in experiments.
@@ -86,16 +84,14 @@ class Simulation:
         on_round: Callable[[RoundRecord], None] | None = None,
         on_model: Callable[[RoundRecord, F32], None] | None = None,
         stepping: Int8Stepping = int8_steps,
+        engine: EngineName = "inline",
+        workers: int | None = None,
     ) -> None:
+        check_engine(engine, workers)
         if not clients:
             raise UsageError("a simulation without clients", repair="give at least one")
         kinds = {name: (kinds or {}).get(name, Kind()) for name in clients}
         self.plan = plan
-        self.shapes = Shapes.of(plan.manifest.tensors)
-        self.stepping = stepping
-        self.now = 0.0
-        self.broker = MemoryBroker()
-        self._sessions: dict[str, GradientSession | Int8Session] = {}
         self._check = check
         self._keep = keep_models
         self._on_round = on_round
@@ -108,11 +104,8 @@ class Simulation:
         self._test = plan.check_data(*test) if test is not None else None
         self.ledger = Ledger()
         self._blobs = Blobs()
-        self._alarms: list[tuple[float, int, str]] = []
         self._aborts: list[str] = []
         schemes, codecs = offers(kinds.values())
-        for scheme in schemes:
-            self.session(scheme)  # a plan without that variant is refused here
         config = FleetConfig(
             fleet="simulation",
             algorithm=algorithm,
@@ -136,83 +129,70 @@ class Simulation:
             personal=personal,
         )
         topics = Topics(config.fleet)
-        nonces = {d: hashlib.sha256(f"{seed}/{d}".encode()).digest()[:16] for d in clients}
         controls = initial_controls(initial, clients, plan) if initial else {}
         if initial:
-            self._adopt(initial, controls, nonces)
+            self._adopt(initial, controls, seed)
+        self._exchange = Exchange(topics, config.worker, self._do)
         self.server = AggregatorMachine(
             config,
             plan,
             ledger=self.ledger,
             blobs=self._blobs,
             spool=Spool(),
-            clock=lambda: self.now,
+            clock=lambda: self._exchange.now,
         )
-        self.devices: dict[str, Client] = {}
-        for device, samples in clients.items():
-            data, held = checked(plan, device, samples, holdout)
-            self.devices[device] = Client(
-                self,
-                topics,
-                device,
-                kind=kinds[device],
-                data=data,
-                held=held,
-                nonce=nonces[device],
-                control=controls.get(device),
-            )
-        self._link = MemoryTransport(
-            self.broker,
-            "aggregator",
-            self._serve,
-            subscriptions=topics.server_filters(config.worker),
-        )
-        for client in self.devices.values():
-            client.connect()
+        enlisted = enlist(plan, clients, kinds, seed=seed, holdout=holdout, controls=controls)
+        terms = Terms(plan, config.fleet, stepping)
+        self._engine: Engine = start(engine, terms, enlisted, algorithm, workers)
+        self._devices = tuple(enlisted)
+        self._exchange.connect(self._engine, enlisted)
 
     def run(self) -> History:
         """Until the last round is closed and every device is settled."""
+        try:
+            self._run_rounds()
+            return self._history()
+        finally:
+            self._engine.close()
+
+    def _run_rounds(self) -> None:
+        exchange = self._exchange
         while True:
-            while self.broker.pump(1):
+            while exchange.pump():
                 if self._check == "event":
+                    exchange.flush()
                     self._hold_invariant()
-            if self.server.finished and all(
-                c.machine.doing == "nothing" for c in self.devices.values()
-            ):
-                break
-            if not self._pass_time():
+            if self.server.finished and exchange.idle:
+                return
+            who = exchange.pass_time()
+            if who is None:
                 raise FleetError(
                     "the simulation stands still",
                     why="no machine waits for anything, and the rounds are not done",
                     repair="does the cohort function name enrolled clients in every round?",
                 )
+            if not who:
+                self._do(Tick())
+
+    def _history(self) -> History:
         self._hold_invariant()
         counted, _ = self.ledger.totals()
         records = [self._records[r] for r in sorted(self._records)]
-        n = self.plan.n_train
+        c_i = self._engine.controls()
+        judged = self._engine.metrics(self.server.model)
         return History(
             rounds=records,
             model=self.server.model,
             c=self.server.control.mean(self.server.members).astype(np.float32),
-            c_i={d: kernels.from_grid(c.store.control(n)) for d, c in self.devices.items()},
+            c_i={device: kernels.from_grid(c_i[device]) for device in self._devices},
             digest=self.server.digest.hex(),
             control_gap=self._gap,
             updates_counted=counted,
             updates_refused=self.server.refused,
             models=self._models,
             controls=self._controls,
-            clients={
-                device: found
-                for device, client in self.devices.items()
-                if (found := client.metrics(self.server.model))
-            },
+            clients={device: judged[device] for device in self._devices if device in judged},
         )
-
-    def session(self, scheme: str) -> GradientSession | Int8Session:
-        """The one session of a scheme, which all clients share."""
-        if scheme not in self._sessions:
-            self._sessions[scheme] = self.plan.session(scheme)
-        return self._sessions[scheme]
 
     def evaluator(self) -> Evaluator:
         """The one evaluator, which test and clients share."""
@@ -220,16 +200,12 @@ class Simulation:
             self._evaluator = self.plan.evaluator()
         return self._evaluator
 
-    # -- the drivers --------------------------------------------------------------
-
-    def _serve(self, event: TransportEvent) -> None:
-        self._do(event)
-
     def _do(self, event: AggregatorEvent) -> None:
-        for effect in self.server.step(event, self.now):
+        link = self._exchange.server
+        for effect in self.server.step(event, self._exchange.now):
             match effect:
                 case Publish():
-                    self._link.publish(
+                    link.publish(
                         effect.topic, effect.payload, retain=effect.retain, bulk=effect.bulk
                     )
                 case RoundClosed():
@@ -238,7 +214,7 @@ class Simulation:
                     self._aborts.append(f"{effect.data['device']}: {effect.data['reason']}")
                 case Evaluate():
                     self._evaluate(effect)
-        self.alarm(self.server.wake, "")
+        self._exchange.alarm(self.server.wake)
 
     def _closed(self, effect: RoundClosed) -> None:
         record = RoundRecord(round=effect.round, **effect.summary)
@@ -271,28 +247,11 @@ class Simulation:
         if self._on_round:
             self._on_round(record)
 
-    def alarm(self, at: float | None, device: str) -> None:
-        """Remember that a machine wants a tick."""
-        if at is not None:
-            heapq.heappush(self._alarms, (at, len(self._alarms), device))
-
-    def _pass_time(self) -> bool:
-        """Go to the next alarm that still holds; False where there is none."""
-        while self._alarms:
-            at, _, device = heapq.heappop(self._alarms)
-            wake = self.devices[device].machine.wake if device else self.server.wake
-            if wake is None or wake > at:
-                continue  # it has been put off; another alarm stands for it
-            self.now = max(self.now, at)
-            if device:
-                self.devices[device].take(Tick())
-            else:
-                self._do(Tick())
-            return True
-        return False
-
     def _hold_invariant(self) -> None:
-        gap = control_gap(self.server.control, (c.committed() for c in self.devices.values()))
+        receipts = ((uid, self.ledger.receipt(uid)) for uid in self._exchange.pending)
+        counted = {uid for uid, receipt in receipts if receipt is not None and receipt.counted}
+        total = self._engine.committed(counted) or ExactSum(self.plan.n_train)
+        gap = gap_between(self.server.control, total)
         self._gap = max(self._gap, gap)
         if gap:
             raise FleetError(
@@ -301,7 +260,7 @@ class Simulation:
                 repair="this is a fault in Kellet: please report it with the seed",
             )
 
-    def _adopt(self, initial: State, controls: dict[str, I64], nonces: dict[str, bytes]) -> None:
+    def _adopt(self, initial: State, controls: dict[str, I64], seed: int) -> None:
         """Write the initial state as a ledger that counted its way there."""
         total = ExactSum(self.plan.n_train)
         for c_i in controls.values():
@@ -313,7 +272,7 @@ class Simulation:
             *(
                 Member(
                     device=device,
-                    nonce=nonces[device],
+                    nonce=nonce_of(seed, device),
                     state="active",
                     incarnation=0,
                     boot=bytes(8),
