@@ -17,7 +17,7 @@ from kellet import kernels
 from kellet.sdk.durable import ReadInParts
 from kellet.sdk.heap import parts
 
-__all__ = ["ExactSum", "Limbs", "control_gap"]
+__all__ = ["ExactSum", "Limbs", "control_gap", "gap_between"]
 
 GRID = 2.0**48
 
@@ -42,6 +42,12 @@ class ExactSum:
     def add_grid(self, q: NDArray[np.int64], weight: int = 1) -> None:
         """Add int64 values that are on the grid already."""
         kernels.add_scaled(self.lo, self.hi, q, weight)
+
+    def merge(self, other: ExactSum) -> None:
+        """Add another sum of the same length."""
+        self.lo += other.lo
+        self.hi += other.hi
+        self.hi += self.lo < other.lo  # the carry
 
     def mean(self, count: int, part: slice = slice(None)) -> NDArray[np.float64]:
         """The sum divided by ``count``, float64 [n]; zeros where ``count`` is 0.
@@ -105,6 +111,11 @@ def control_gap(control: ExactSum, committed: Iterable[NDArray[np.int64]]) -> in
     total = ExactSum(len(control))
     for c_i in committed:
         total.add_grid(c_i)
+    return gap_between(control, total)
+
+
+def gap_between(control: ExactSum, total: ExactSum) -> int:
+    """max |C - sum(c_i)| over the entries, where ``total`` is that sum."""
     apart = np.flatnonzero((total.lo != control.lo) | (total.hi != control.hi))
     if not len(apart):
         return 0

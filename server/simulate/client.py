@@ -1,38 +1,54 @@
-"""The driver of one simulated device."""
+"""One simulated device: its machine, its store, and the training that it asks for."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kellet.sdk.blobs import BlobCache
-from kellet.sdk.device import DeviceMachine, StartTraining, Trained, TrainingStopped
+from kellet.sdk.device import DeviceEvent, DeviceMachine, StartTraining, Trained, TrainingStopped
 from kellet.sdk.errors import FleetError
 from kellet.sdk.given import Given
 from kellet.sdk.holdout import Judge
 from kellet.sdk.personal.turn import take_turn
 from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Unsubscribe
-from kellet.sdk.protocol.topics import Topics, check_id
+from kellet.sdk.protocol.topics import Topics
 from kellet.sdk.store import Store
 from kellet.sdk.trainer import Data, TrainingFailed, begin, train_from
-from kellet.sdk.transport.memory import MemoryTransport
 from kellet.sdk.uplink import Uplink
 from kellet.server.history import ClientMetrics
 from kellet.server.simulate.kinds import Kind
 
 if TYPE_CHECKING:
-    from kellet.server.simulate.simulation import Simulation
+    from kellet.server.simulate.crew import Place
 
-__all__ = ["EPOCH", "Client"]
+__all__ = ["EPOCH", "Client", "LinkAction", "Reply"]
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 EPOCH = 1
+
+LinkAction = Publish | Subscribe | Unsubscribe
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a client has to say about an event, and how it is left.
+
+    ``actions``: for its link, in order. ``wake``: when its machine wants a ``Tick``. ``idle``:
+    whether it is doing nothing. ``pending``: the name of its update that is not settled.
+    """
+
+    actions: list[LinkAction]
+    wake: float | None
+    idle: bool
+    pending: bytes | None
 
 
 def _after(steps: int) -> Callable[[], str]:
@@ -42,11 +58,11 @@ def _after(steps: int) -> Callable[[], str]:
 
 
 class Client:
-    """Drives one device's machine."""
+    """Drives one device's machine, in the place that it shares with others."""
 
     def __init__(
         self,
-        simulation: Simulation,
+        place: Place,
         topics: Topics,
         device: str,
         *,
@@ -56,53 +72,41 @@ class Client:
         nonce: bytes,
         control: I64 | None,
     ) -> None:
-        self._simulation = simulation
-        self._topics = topics
-        self._device = check_id("client", device)
+        self._place = place
+        self._device = device
         self._kind = kind
         self._data = data
-        self._judge = Judge(simulation.plan, held, simulation.evaluator)
+        self._judge = Judge(place.plan, held, place.evaluator)
         self.store = Store(device, nonce=nonce)
         if control is not None:
             self.store.adopt(EPOCH, control)
         self._cache = BlobCache()
-        self._cache.put(simulation.plan.raw)
+        self._cache.put(place.plan.raw)
         boot = hashlib.sha256(nonce + b"boot").digest()[:8]
         self.machine = DeviceMachine(
             topics, self.store, self._cache, boot=boot, schemes=(kind.scheme,)
         )
-        self._link: MemoryTransport | None = None
 
-    def connect(self) -> None:
-        self._link = MemoryTransport(
-            self._simulation.broker,
-            self._device,
-            self.take,
-            subscriptions=self._topics.device_filters(self._device),
-        )
+    def take(self, event: DeviceEvent, now: float) -> Reply:
+        """Step the machine, and train where it asks for it."""
+        actions: list[LinkAction] = []
+        self._step(event, now, actions)
+        machine = self.machine
+        return Reply(actions, machine.wake, machine.doing == "nothing", self.store.pending_uid())
 
-    def take(self, event: Any) -> None:
-        """Step the machine and carry out what it asks."""
-        assert self._link is not None
-        for effect in self.machine.step(event, self._simulation.now):
+    def _step(self, event: DeviceEvent, now: float, actions: list[LinkAction]) -> None:
+        for effect in self.machine.step(event, now):
             match effect:
-                case Publish():
-                    self._link.publish(
-                        effect.topic, effect.payload, retain=effect.retain, bulk=effect.bulk
-                    )
-                case Subscribe():
-                    self._link.subscribe(effect.topic_filter)
-                case Unsubscribe():
-                    self._link.unsubscribe(effect.topic_filter)
+                case Publish() | Subscribe() | Unsubscribe():
+                    actions.append(effect)
                 case StartTraining():
-                    self.take(self._train(effect))
+                    self._step(self._train(effect), now, actions)
                 case Report(kind="fatal"):
                     raise FleetError(f"client {self._device}: {effect.data['error']}")
-        self._simulation.alarm(self.machine.wake, self._device)
 
     def _train(self, effect: StartTraining) -> Trained | TrainingStopped:
-        simulation, announced = self._simulation, effect.announced
-        plan, shapes, round_ = simulation.plan, simulation.shapes, announced.round
+        place, announced = self._place, effect.announced
+        plan, shapes, round_ = place.plan, place.shapes, announced.round
         steps = announced.algorithm.planned_steps(len(self._data))
         if self._kind.manages is not None:
             steps = self._kind.manages(round_.round, self._device, steps)
@@ -111,7 +115,7 @@ class Client:
         given = Given.take(round_, self._cache, self.store)
         x, controls = given.decode(shapes, self.store.control)
         judged = self._judge.received(x)
-        session = simulation.session(self._kind.scheme)
+        session = place.session(self._kind.scheme)
         try:
             model = begin(
                 session,
@@ -126,7 +130,7 @@ class Client:
                 kept=given.kept,
                 memory=given.memory,
                 int8_shift=self._kind.shift == "int8",
-                stepping=simulation.stepping,
+                stepping=place.stepping,
             )
             outcome = train_from(
                 model,
@@ -157,7 +161,7 @@ class Client:
 
     def metrics(self, model: F32) -> ClientMetrics | None:
         """How the fleet's model, float32 [n_params], and its own do on what it holds out."""
-        plan = self._simulation.plan
+        plan = self._place.plan
         judged = self._judge.whole(model)
         if judged is None:
             return None
@@ -174,11 +178,20 @@ class Client:
             personal_accuracy=own.accuracy if own else None,
         )
 
-    def committed(self) -> I64:
-        """c_i as counted: the stored one, or the pending one if the ledger has counted it."""
-        pending = self.store.pending()
-        if pending is not None and pending.c_i_next is not None:
-            receipt = self._simulation.ledger.receipt(pending.uid)
-            if receipt is not None and receipt.counted:
+    def committed(self, counted: Collection[bytes]) -> I64 | None:
+        """c_i as counted: the stored one, or the pending one if that update is among ``counted``.
+
+        None stands for zeros.
+        """
+        uid = self.store.pending_uid()
+        if uid is not None and uid in counted:
+            pending = self.store.pending()
+            assert pending is not None
+            if pending.c_i_next is not None:
                 return pending.c_i_next[:]
-        return self.store.control(self._simulation.plan.n_train)
+        packed = self.store.packed_control()
+        return None if packed is None else np.frombuffer(packed, "<i8")
+
+    def control(self) -> I64:
+        """c_i as it is stored, int64 [n_train] on the grid."""
+        return self.store.control(self._place.plan.n_train)
