@@ -67,6 +67,11 @@ class Controls:
     c: Parts[np.float32]
     c_i: Parts[np.int64]
 
+    @property
+    def corrected(self) -> bool:
+        """Whether there is a c to correct steps by."""
+        return not isinstance(self.c, Zeros)
+
     def shift(self, part: slice, out: F32 | None = None) -> F32:
         """d = float32(c - c_i) of some elements."""
         return kernels.control_shift(self.c[part], self.c_i[part], out)

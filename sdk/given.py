@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.blobs import BlobCache
 from kellet.sdk.coded import decode_parts
 from kellet.sdk.controls import Controls, FloatVector, Parts, Zeros
@@ -25,6 +26,7 @@ F32 = NDArray[np.float32]
 class Given:
     """``model`` and ``c``: blobs of the announcement, as they travelled; ``kept`` and
     ``residual`` float32: of the store, None for nothing; so is ``memory``, the algorithm's.
+    ``newcomer``: this device has no control yet.
     """
 
     round: Round
@@ -33,6 +35,7 @@ class Given:
     kept: F32 | None
     residual: F32 | None
     memory: F32 | None
+    newcomer: bool
 
     @classmethod
     def take(cls, round_: Round, cache: BlobCache, store: Store) -> Self:
@@ -48,20 +51,23 @@ class Given:
             kept=_floats(store.kept(plan)),
             residual=_floats(store.residual(plan)),
             memory=_floats(store.memory(plan, str(round_.algorithm.get("name")))),
+            newcomer=store.newcomer,
         )
 
     def decode(
-        self, shapes: Shapes, c_i: Callable[[int], Parts[np.int64]]
+        self, algorithm: FedAvg, shapes: Shapes, c_i: Callable[[int], Parts[np.int64]]
     ) -> tuple[FloatVector, Controls | None]:
         """The model, and the controls where the round has some; the blobs are theirs from now on.
 
-        ``c_i`` reads this device's own, of so many elements. Raises ``ProtocolError`` for blobs
-        that are no such vectors, and what ``c_i`` does.
+        c is zero where none travels, and for a newcomer whom ``algorithm`` spares it. ``c_i``
+        reads this device's own, of so many elements. Raises ``ProtocolError`` for blobs that are
+        no such vectors, and what ``c_i`` does.
         """
         controls = None
-        if self.round.codecs.delta_c != "none":
+        if algorithm.controls:
             c: Parts[np.float32] = Zeros(shapes.n_train)
-            if self.c is not None and self.round.control is not None:
+            spared = algorithm.spares_newcomers and self.newcomer
+            if self.c is not None and self.round.control is not None and not spared:
                 c = decode_parts(self.round.control.codec, self.c, shapes.train, shapes.n_train)
             controls = Controls(c, c_i(shapes.n_train))
         x = decode_parts(self.round.model.codec, self.model, shapes.update, shapes.n_update)

@@ -113,6 +113,7 @@ def update_of(
         delta_y=outcome.codec,
         delta_c=round_.codecs.delta_c,
         scheme=outcome.scheme,
+        spared=True if outcome.spared else msgspec.UNSET,
         personal_loss=personal.loss if personal else msgspec.UNSET,
         personal_accuracy=personal.accuracy if personal else msgspec.UNSET,
     )

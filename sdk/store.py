@@ -279,6 +279,11 @@ class Store:
             blob.seek(8 * start)
             return np.frombuffer(blob.read(8 * (stop - start)), "<i8")
 
+    @property
+    def newcomer(self) -> bool:
+        """Whether no update of this device has given it a control in this epoch."""
+        return self._row("control")[0] is None
+
     def audit(self) -> int | None:
         """sum r_j c_ij mod 2^64 with the epoch's factors; None before the first epoch."""
         epoch = self.epoch

@@ -76,11 +76,11 @@ class Outcome:
     bytes, in ``codec``. ``delta_c`` int64 [n_train] on the grid, as it will be counted;
     ``delta_c_sent`` its bytes where it travels. Both vectors give an array for any slice.
     ``residual`` float32 [n_update]: what error feedback keeps; ``memory`` float32 [n_train]:
-    what the algorithm does. ``loss`` is the mean data
-    loss over the steps, ``objective`` adds the mean proximal term (of more than 8 planned
-    steps, 8 are looked at, and those between lie on a line), ``drift`` is ||y - y_0|| over
-    the trained parameters. ``kept`` float32: what stays on the device, where the plan
-    keeps something there. ``stopped``: why training ended before its last step.
+    what the algorithm does. ``loss`` is the mean data loss over the steps, ``objective`` adds
+    the mean proximal term (of more than 8 planned steps, 8 are looked at, and those between lie
+    on a line), ``drift`` is ||y - y_0|| over the trained parameters. ``spared``: a newcomer's
+    steps were not corrected. ``kept`` float32: what stays on the device, where the plan keeps
+    something there. ``stopped``: why training ended before its last step.
     """
 
     delta_y: Parts[np.float32]
@@ -96,6 +96,7 @@ class Outcome:
     kept: F32 | None = None
     residual: F32 | None = None
     memory: F32 | None = None
+    spared: bool = False
     scheme: str = FLOAT32
     codec: Codec = "f32"
     stopped: str = ""
@@ -335,6 +336,7 @@ def train_from(
         kept=model.kept(),
         residual=coded.residual,
         memory=memory,
+        spared=algorithm.announces_control and controls is not None and not controls.corrected,
         scheme=model.scheme,
         codec=uplink.delta_y,
         stopped=stopped,

@@ -221,7 +221,7 @@ class TrainingWorker:
             raise TrainingFailed("it is not wanted any more")
         plan, shapes = opened.plan, opened.shapes
         session = self._session(announced, opened)
-        x, controls = given.decode(shapes, self._store.stored_control)
+        x, controls = given.decode(algorithm, shapes, self._store.stored_control)
         judged = opened.judge.received(x)
         model = begin(
             session,

@@ -221,6 +221,8 @@ class Counting:
         assert opened is not None  # _offer_fault has seen to it
         terms = opened.terms_of(offer.base)
         fault = header_fault(header, terms, device, offer) or vector_fault(body, terms)
+        if not fault and header.spared is True and not self._is_control(None, device):
+            return "inconsistent"  # a newcomer's control is zero
         return fault or ("" if opened.can_add(body) else "range")
 
     def _is_control(self, c_i: I64 | None, device: str) -> bool:
@@ -256,7 +258,8 @@ class Counting:
             trained = body.delta_y[: self._shapes.n_train]
             # c_a is of the announcement that the update names. C has moved on since: derived from
             # it, c_i would part from C unseen.
-            return terms.algorithm.control_change(terms.control, trained, body.header.rate_sum)
+            c_a = terms.c_a(body.header)
+            return terms.algorithm.control_change(c_a, trained, body.header.rate_sum)
         return None
 
     def _row(  # noqa: PLR0917

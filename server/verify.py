@@ -31,6 +31,10 @@ class Terms:
     control: F32 | None  # c_a, decoded from the announcement
     max_norm: float
 
+    def c_a(self, header: UpdateHeader) -> F32 | None:
+        """The control that corrected the steps of an update; None for zeros."""
+        return None if header.spared is True else self.control
+
 
 def header_fault(header: UpdateHeader, terms: Terms, device: str, offer: Offer) -> str:
     """The reason of a refusal, or empty: schema, identity, round, epoch, codecs, scheme."""
@@ -47,6 +51,8 @@ def header_fault(header: UpdateHeader, terms: Terms, device: str, offer: Offer) 
         return "header"
     if header.samples < 1:
         return "no_samples"
+    if header.spared is True and not terms.algorithm.spares_newcomers:
+        return "header"
     numbers = (header.rate_sum, header.loss, header.objective, header.drift)
     if header.steps < 1 or not np.all(np.isfinite(numbers)) or header.rate_sum <= 0:
         return "header"
@@ -69,7 +75,7 @@ def vector_fault(body: Body, terms: Terms) -> str:
     if algorithm.derivable:
         trained = delta_y[: terms.shapes.n_train]
         try:
-            implied = algorithm.control_change(terms.control, trained, header.rate_sum)
+            implied = algorithm.control_change(terms.c_a(header), trained, header.rate_sum)
         except ValueError:
             return "range"
         # With error feedback, what arrives of delta_y is not what delta_c was made of.

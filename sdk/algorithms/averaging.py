@@ -133,6 +133,11 @@ class FedAvg:
         return self.control_codec == "derived"
 
     @property
+    def spares_newcomers(self) -> bool:
+        """Whether a device with no control yet runs a round without the announced one."""
+        return False
+
+    @property
     def begins_with_gradient(self) -> bool:
         """Whether c_i becomes the full local gradient at x, which is taken before the steps."""
         return False

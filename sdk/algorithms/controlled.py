@@ -30,7 +30,10 @@ class Scaffold(FedAvg):
     A the sum of the rates of the steps actually run. ``delta_c``: how the change of
     c_i travels: ``derived`` (no bytes; option II alone), ``f32``, ``q8`` or ``topk``.
     ``control_damping``: alpha; c_i goes that share of the way to option II's, which
-    keeps the rounding of int8 weights and updates out of it.
+    keeps the rounding of int8 weights and updates out of it. ``warm_start``: a device that has
+    no control yet runs its first round as FedAvg does, and its c_i becomes the mean gradient of
+    that (option II with c = c_i = 0). In the paper it would walk along g + c, about
+    twice as far, and where few devices take part in a round most are newcomers for long.
     """
 
     name: ClassVar[str] = "scaffold"
@@ -40,6 +43,7 @@ class Scaffold(FedAvg):
     option: Literal["I", "II"] = "II"
     delta_c: Literal["", "derived", "f32", "q8", "topk"] = ""
     control_damping: float = 1.0
+    warm_start: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,6 +68,7 @@ class Scaffold(FedAvg):
                 why="the server cannot compute a full local gradient",
                 repair='use delta_c="f32" or option="II"',
             )
+        require(isinstance(self.warm_start, bool), "warm_start", self.warm_start, "true or false")
         damping = self.control_damping
         require(0 < damping <= 1, "control_damping", damping, "above 0 and at most 1")
         if self.option == "I" and damping != 1:
@@ -82,6 +87,10 @@ class Scaffold(FedAvg):
     @property
     def derivable(self) -> bool:
         return self.option == "II"
+
+    @property
+    def spares_newcomers(self) -> bool:
+        return self.warm_start
 
     @property
     def begins_with_gradient(self) -> bool:

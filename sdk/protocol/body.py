@@ -60,9 +60,11 @@ class UpdateHeader(msgspec.Struct, frozen=True, kw_only=True):
     delta_y: Codec = "f32"
     delta_c: DeltaC = "none"
     scheme: Scheme = FLOAT
+    # A newcomer's steps were not corrected by c; absent where they were.
+    spared: Literal[True] | msgspec.UnsetType = msgspec.UNSET
     # Of the device's own model on the same hold-out; absent where it has none.
     personal_loss: float | msgspec.UnsetType = msgspec.UNSET
-    personal_accuracy: Share | None | msgspec.UnsetType = msgspec.UNSET
+    personal_accuracy: Share | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Body(msgspec.Struct, frozen=True):

@@ -113,7 +113,7 @@ class Client:
             if steps < 1:
                 return TrainingStopped(announced.base, "it has time for no step")
         given = Given.take(round_, self._cache, self.store)
-        x, controls = given.decode(shapes, self.store.control)
+        x, controls = given.decode(announced.algorithm, shapes, self.store.control)
         judged = self._judge.received(x)
         session = place.session(self._kind.scheme)
         try:

@@ -221,3 +221,43 @@ def test_the_moments_of_optimizer_and_half_last_together(softmax: Softmax) -> No
     assert np.array_equal(both.models[0], plain.models[0])  # before the first, m is 0
     assert np.abs(both.models[1] - plain.models[1]).max() > 1e-3
     assert both.control_gap == plain.control_gap == 0
+
+
+def warm(first: str, **options: Any) -> History:
+    """Constant gradients of 1 and -3, rate 1/4, two steps; ``first`` alone in the first round."""
+    return simulate(
+        linear_loss(1),
+        {"a": rows([1.0]), "b": rows([-3.0])},
+        Scaffold(local_lr=0.25, local_steps=2, **options),
+        rounds=2,
+        cohort=lambda round_, _members: [first] if round_ == 1 else ["a", "b"],
+        keep_models=True,
+        check="event",
+    )
+
+
+@pytest.mark.parametrize("delta_c", ["derived", "f32"])
+def test_a_warm_start_spares_newcomers_the_control(delta_c: Any) -> None:
+    """After a's round c = 1/2. Then b, new, walks along -3, and a along 1 - 1 + 1/2 = 1/2.
+
+    Cold, b would walk along -3 + 1/2. Its c_i is -3 either way.
+    """
+    history = warm("a", warm_start=True, delta_c=delta_c)
+    assert [m[0] for m in history.models] == [-0.5, -0.5 + (1.5 - 0.25) / 2]
+    assert [history.c_i["a"][0], history.c_i["b"][0]] == [1, -3]
+    cold = warm("a", delta_c=delta_c)
+    assert cold.models[1][0] == -0.5 + (1.25 - 0.25) / 2
+    assert cold.c_i["b"][0] == -3
+    assert history.control_gap == cold.control_gap == 0
+
+
+def test_only_a_newcomer_is_spared() -> None:
+    lab = Lab(linear_loss(1), Scaffold(warm_start=True), target=2)
+    a, b = Puppet(lab, "a"), Puppet(lab, "b")
+    assert a.send([1.0], rate_sum=1.0, spared=True).counted
+    assert b.send([1.0], rate_sum=1.0, spared=True).counted
+    assert lab.machine.control.integers() == [-(2**49)]
+    receipt = a.send([1.0], rate_sum=1.0, spared=True)
+    assert (receipt.counted, receipt.reason) == (False, "inconsistent")
+    plain = Lab(linear_loss(1), Scaffold(), target=2)
+    assert Puppet(plain, "a").send([1.0], spared=True).reason == "header"
