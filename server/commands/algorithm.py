@@ -95,6 +95,9 @@ class AlgorithmOptions:
     control_damping: float | None = None
     """SCAFFOLD: the share, up to 1, that controls move; about 0.1 with int8 weights."""
 
+    warm_start: bool | None = None
+    """SCAFFOLD: the first round of a device without a control runs as FedAvg does."""
+
     beta: float | None = None
     """SCAFFOLD-M: the share of what is new in a local step; 1 is SCAFFOLD."""
 
