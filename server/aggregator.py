@@ -44,6 +44,7 @@ from kellet.server.ledger import Ledger
 from kellet.server.opened import OpenRound
 from kellet.server.reception import Reception
 from kellet.server.roster import Roster
+from kellet.server.selection.chooser import Chooser
 from kellet.server.sums import ExactSum
 from kellet.server.uploads import Spool
 
@@ -106,6 +107,7 @@ class AggregatorMachine:
         self._blobs = blobs
         self._announcer = Announcer(config, plan, blobs, ledger)
         self._roster = Roster(ledger, clock, config.member_ttl)
+        self._chooser = Chooser(config.selection, self._announcer.question, ledger, self._roster)
         self._reception = Reception(self.topics, self._roster, config.deadline)
         self._downloads = Downloads(self.topics, blobs.open)
         self._traffic = {"up": 0, "down": 0}
@@ -205,8 +207,8 @@ class AggregatorMachine:
     @property
     def wake(self) -> float | None:
         """When the machine wants a ``Tick``."""
-        closes = self._round.closes if self._round else None
-        times = [self._downloads.wake, self._counting.wake, closes]
+        of_round = self._round.wake if self._round else None
+        times = [self._downloads.wake, self._counting.wake, of_round]
         return min((t for t in times if t is not None), default=None)
 
     # -- events -----------------------------------------------------------------
@@ -252,6 +254,7 @@ class AggregatorMachine:
     def _tick(self, room: int, now: float) -> list[AggregatorEffect]:
         self._counting.tick(now)
         effects: list[AggregatorEffect] = [*self._downloads.tick(room, now)]
+        effects += self._drawn(now)
         if self._round and now >= self._round.closes:
             effects += self._close(now)
         return effects
@@ -289,9 +292,9 @@ class AggregatorMachine:
         opened = self._round
         match message:
             case Join():
-                effects = self._reception.join(device, message, opened, now)
+                effects = self._reception.join(device, message, opened, now) + self._drawn(now)
             case Decline():
-                effects = self._reception.decline(device, message, opened)
+                effects = self._reception.decline(device, message, opened) + self._drawn(now)
             case Offer():
                 effects = self._counting.offer(device, message, opened, now)
             case Get():
@@ -317,6 +320,17 @@ class AggregatorMachine:
 
     # -- rounds -----------------------------------------------------------------
 
+    def _drawn(self, now: float) -> list[Effect]:
+        """Ask some of those that are willing, where it is time to draw them."""
+        opened = self._round
+        if opened is None or not opened.cohort.gathering:
+            return []
+        cohort = opened.cohort
+        if now < opened.draws and not cohort.answered(self._roster.reachable):
+            return []
+        drawn = self._chooser.draw(opened.number, cohort.waiting, cohort.free)
+        return self._reception.draw(drawn, opened, now)
+
     def _advance(self, now: float) -> list[AggregatorEffect]:
         """Announce the next round, or say why there is none."""
         silent = self._roster.silent(self.config.member_ttl)
@@ -333,7 +347,7 @@ class AggregatorMachine:
         if len(self._roster.enrolled) < self.config.min_members:
             return self._idle("waiting")
         number = self._number + 1
-        chosen = self.config.selection.choose(number, self._roster.active())
+        chosen = self._chooser.choose(number)
         standing = Standing(
             round=number,
             epoch=self.epoch,
@@ -386,7 +400,7 @@ class AggregatorMachine:
             self.model = moved.model
             self._digest = self._blobs.put(vector_bytes(self.model[: self.plan.n_update]))
             self._closed += 1
-        summary = self._summary(opened, "closed" if closed else "abandoned", now)
+        summary = self._ended(opened, "closed" if closed else "abandoned", now)
         summary["step_norm"] = moved.step_norm if moved else None
         self._ledger.close_round(
             opened.number,
@@ -408,7 +422,7 @@ class AggregatorMachine:
         A round that is open is abandoned: its controls are of the old epoch.
         """
         epoch, opened = self.epoch + 1, self._round
-        summary = self._summary(opened, "abandoned", now) if opened else {}
+        summary = self._ended(opened, "abandoned", now) if opened else {}
         self._ledger.new_epoch(epoch, ExactSum(self.plan.n_train).limbs, summary)
         self._roster.reload()
         self._counting.new_epoch(epoch)
@@ -419,9 +433,13 @@ class AggregatorMachine:
             ended = [RoundClosed(opened.number, summary)]
         return [Report("epoch", {"epoch": epoch}), *ended, *self._advance(now)]
 
-    def _summary(self, opened: OpenRound, state: str, now: float) -> dict[str, Any]:
+    def _ended(self, opened: OpenRound, state: str, now: float) -> dict[str, Any]:
+        """A round's summary, once it has ended; its turns are among those that had one."""
         up, down = self.traffic
-        return opened.summary(now) | {
+        summary = opened.summary(now)
+        self._chooser.ended(opened.number, summary, opened.samples)
+        return summary | {
+            **self._chooser.fairness(),
             "state": state,
             "members": opened.message.members,
             "model": self._digest.hex(),

@@ -41,6 +41,8 @@ from kellet.server.halves import half_of
 from kellet.server.ledger import Ledger
 from kellet.server.opened import Named, OpenRound
 from kellet.server.optimizers import PlainMean
+from kellet.server.selection import Draw
+from kellet.server.selection.chooser import question_of
 from kellet.server.sums import ExactSum
 from kellet.server.verify import Terms
 
@@ -94,6 +96,7 @@ class Announcer:
                 )
         if config.personal:
             config.personal.trained(plan.manifest.tensors)  # which refuses what is not there
+        self.question = question_of(config.selection, plan.manifest)
         self._config = config
         self._plan = plan
         self._blobs = blobs
@@ -107,7 +110,7 @@ class Announcer:
         config = self._config
         control = self._control(at) if config.algorithm.announces_control else None
         model, residual = self._model(at)
-        target = config.target if chosen is None else len(chosen)
+        target = self._target(chosen)
         optimizer, late = config.server_optimizer, config.buffering
         if late:
             target = late.buffer if chosen is None else min(late.buffer, target)
@@ -131,11 +134,19 @@ class Announcer:
             plan_name=self._plan.manifest.name,
             schemes=tuple(config.schemes),
             late=late or msgspec.UNSET,
+            histogram=self.question or msgspec.UNSET,
             server_optimizer=optimizer.wire() if optimizer else msgspec.UNSET,
             personal=config.personal.wire() if config.personal else msgspec.UNSET,
         )
         self._retain(message, at, residual)
         return Announcement(message, wire.pack(message), residual)
+
+    def _target(self, chosen: frozenset[str] | None) -> int:
+        """The counted updates at which a round closes."""
+        selection = self._config.selection
+        if isinstance(selection, Draw):
+            return selection.target if chosen is None else min(selection.target, len(chosen))
+        return self._config.target if chosen is None else len(chosen)
 
     def _retain(self, message: Round, at: Standing, residual: bytes | None) -> None:
         """Let go of the blobs that nothing needs any more once ``message`` is announced."""

@@ -1,52 +1,12 @@
-"""Who is asked to train in a round."""
+"""Who takes part in an open round: willing, asked, counted, gone."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
-__all__ = ["Cohort", "FirstCome", "Sample", "Schedule", "Selection"]
-
-
-class Selection(Protocol):
-    """Chooses a round's devices among the enrolled, or (None) leaves it to who comes."""
-
-    def choose(self, round_: int, members: Sequence[str]) -> frozenset[str] | None: ...
-
-
-@dataclass(frozen=True)
-class FirstCome:
-    """Whoever is willing first, up to the target times the over-selection factor."""
-
-    def choose(self, round_: int, members: Sequence[str]) -> frozenset[str] | None:
-        return None
-
-
-@dataclass(frozen=True)
-class Sample:
-    """``size`` devices uniformly at random among the enrolled, by seed and round."""
-
-    size: int
-    seed: int = 0
-
-    def choose(self, round_: int, members: Sequence[str]) -> frozenset[str] | None:
-        def lot(device: str) -> bytes:
-            return hashlib.sha256(f"{self.seed}/{round_}/{device}".encode()).digest()
-
-        return frozenset(sorted(members, key=lot)[: self.size])
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The devices that a function of (round, enrolled devices) names."""
-
-    function: Callable[[int, Sequence[str]], Collection[str]]
-
-    def choose(self, round_: int, members: Sequence[str]) -> frozenset[str] | None:
-        return frozenset(self.function(round_, members)) & frozenset(members)
+__all__ = ["Cohort"]
 
 
 @dataclass
@@ -54,20 +14,25 @@ class Cohort:
     """One round's devices: asked, counted, gone.
 
     ``chosen`` limits the round to these devices; ``capacity`` is how many may be at
-    work or counted at once. A device that is gone (its link, or it said so) frees
-    its place, and has it again when it returns: hints decide who is asked, never what
-    is counted. ``declined``: may not train now; the round does not wait for them.
+    work or counted at once (``places``, or by over-selection). A device that is gone (its link, or
+    it said so) frees its place, and has it again when it returns: hints decide who is asked, never
+    what is counted. ``declined``: may not train now; the round does not wait for them.
     ``late``: whose update of an earlier announcement was counted in this round; they may train
     for this one all the same.
+
+    While it is ``gathering`` nobody is asked: who is willing is ``waiting``, until some are drawn.
     """
 
     target: int
     over_select: float
     chosen: frozenset[str] | None
+    places: int = 0
+    gathering: bool = False
     asked: dict[str, None] = field(default_factory=dict)
     counted: dict[str, None] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     declined: set[str] = field(default_factory=set)
+    waiting: dict[str, None] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
 
     @property
@@ -77,21 +42,45 @@ class Cohort:
 
     @property
     def capacity(self) -> int:
-        return math.ceil(self.target * self.over_select)
+        return self.places or math.ceil(self.target * self.over_select)
+
+    @property
+    def free(self) -> int:
+        """Places that nobody has."""
+        at_work = len(self.asked.keys() - self.gone - self.counted.keys())
+        # Late updates take no place: who sent one is free to train, and the quorum may need it.
+        return max(0, self.capacity - at_work - len(self.counted))
+
+    @property
+    def missed(self) -> list[str]:
+        """Who was chosen, and neither came nor was counted."""
+        return sorted((self.chosen or frozenset()) - self.asked.keys())
 
     def join(self, device: str) -> bool:
         """Whether a willing device is asked to train."""
         if device in self.counted or (self.chosen is not None and device not in self.chosen):
             return False
-        if device not in self.asked or device in self.gone:
-            at_work = len(self.asked.keys() - self.gone - self.counted.keys())
-            # Late updates take no place: who sent one is free to train, and the quorum may need it.
-            if self.chosen is None and at_work + len(self.counted) >= self.capacity:
-                return False
-        self.gone.discard(device)
         self.declined.discard(device)
+        if self.gathering:
+            self.waiting[device] = None
+            return False
+        newcomer = device not in self.asked or device in self.gone
+        if newcomer and self.chosen is None and not self.free:
+            return False
+        self.gone.discard(device)
         self.asked[device] = None
         return True
+
+    def answered(self, reachable: int) -> bool:
+        """Whether so many devices, all that there are, have said if they are willing."""
+        return len(self.waiting) + len(self.declined) + len(self.counted) >= reachable
+
+    def draw(self, devices: Iterable[str]) -> list[str]:
+        """The gathering is over: these are asked, as far as they are still waiting."""
+        self.gathering = False
+        drawn = [device for device in devices if device in self.waiting and self.join(device)]
+        self.waiting.clear()
+        return drawn
 
     def decline(self, device: str) -> None:
         """The device may not train now. It may join later all the same."""
@@ -113,6 +102,7 @@ class Cohort:
 
     def lost(self, device: str) -> None:
         """A hint that the device will not deliver."""
+        self.waiting.pop(device, None)
         if device in self.asked:
             self.gone.add(device)
 
@@ -123,4 +113,5 @@ class Cohort:
         self.asked[device] = None
         self.gone.discard(device)
         self.declined.discard(device)
+        self.waiting.pop(device, None)
         self.counted[device] = None

@@ -15,9 +15,9 @@ from kellet.sdk.protocol.messages import Codecs, Late
 from kellet.sdk.protocol.topics import check_id
 from kellet.sdk.protocol.vectors import CODECS, Codec
 from kellet.server import halves
-from kellet.server.cohort import FirstCome, Selection
 from kellet.server.optimizers import ServerOptimizer, check_beside
 from kellet.server.schedules import CONSTANT, Schedule
+from kellet.server.selection import Draw, FirstCome, Selection
 
 __all__ = ["FleetConfig"]
 
@@ -113,6 +113,11 @@ class FleetConfig:
                 "buffer",
                 self.buffer == 0 or self.buffer >= self.quorum,
                 f"at least the quorum, {self.quorum}, or 0 for the target",
+            ),
+            (
+                "selection",
+                not isinstance(self.selection, Draw) or self.selection.window < self.deadline,
+                f"one whose window is shorter than the deadline, {self.deadline:g} s",
             ),
             ("max_stale", 1 <= self.max_stale <= MAX_STALE, f"1 to {MAX_STALE}"),
         )

@@ -50,7 +50,9 @@ class RoundRecord:
     own held-out samples, weighted by their number, the ``personal`` ones of the devices' own
     models on the same; ``worst``: the mean over the worst tenth of the devices. ``schemes``
     and ``codecs`` (of delta_y) count the devices by how they trained and sent. ``step_norm``:
-    the norm of the step that the server took with the trained parameters.
+    the norm of the step that the server took with the trained parameters. ``missed``: chosen, and
+    did not come. ``asked_entropy`` and ``counted_entropy``: how evenly the clients were asked and
+    counted up to now, 1 where all were as often (``kellet.server.selection.entropy``).
     """
 
     round: int
@@ -78,6 +80,9 @@ class RoundRecord:
     schemes: dict[str, int] = field(default_factory=dict)
     codecs: dict[str, int] = field(default_factory=dict)
     step_norm: float | None = None
+    missed: list[str] = field(default_factory=list)
+    asked_entropy: float | None = None
+    counted_entropy: float | None = None
 
 
 @dataclass(frozen=True)

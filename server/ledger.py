@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from kellet.sdk.durable import Database, ReadInParts, room
+from kellet.sdk.protocol.histograms import Histogram
 from kellet.sdk.protocol.messages import FLOAT, Receipt
 
 __all__ = ["Ledger", "Member", "RoundRow", "UpdateRow"]
@@ -71,6 +72,14 @@ create table if not exists abilities (
     profile text not null,
     primary key (device, nonce)
 );
+create table if not exists histograms (
+    device text not null,
+    nonce blob not null,
+    question blob not null,
+    shares blob not null,
+    epsilon real,
+    primary key (device, nonce)
+);
 create table if not exists downlink (
     id integer primary key check (id = 1),
     residual blob not null
@@ -97,7 +106,8 @@ class Member:
 
     ``audit``: sum r_j c_ij mod 2^64 of its control as the ledger has it. ``counted``:
     how many of its updates were. A ghost's control stays in C though its installation
-    is gone. ``schemes`` and ``profile``: what it said last that it can do.
+    is gone. ``schemes`` and ``profile``: what it said last that it can do. ``histogram``: what it
+    told of its data, kept while it is active.
     """
 
     device: str
@@ -112,6 +122,7 @@ class Member:
     seen: float
     schemes: tuple[str, ...] = (FLOAT,)
     profile: str = ""
+    histogram: Histogram | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +304,13 @@ class Ledger:
                     "update rounds set summary = ? where round = ?", json.dumps(summary), round_
                 )
 
+    def summaries(self) -> list[tuple[int, dict[str, Any]]]:
+        """(round, summary) of all rounds that ended, oldest first."""
+        rows = self._db.all(
+            "select round, summary from rounds where state != 'open' order by round"
+        )
+        return [(round_, json.loads(summary)) for round_, summary in rows]
+
     def rounds(self) -> list[RoundRow]:
         """All rounds, oldest first."""
         return self._rounds("")
@@ -313,13 +331,29 @@ class Ledger:
             " audit, seen, schemes, profile from members left join abilities using (device, nonce)"
             " order by members.rowid"
         )
-        return [_member(row) for row in rows]
+        told = {
+            (device, nonce): Histogram(question=question, shares=shares, epsilon=epsilon)
+            for device, nonce, question, shares, epsilon in self._db.all(
+                "select device, nonce, question, shares, epsilon from histograms"
+            )
+        }
+        members = map(_member, rows)
+        return [replace(m, histogram=told.get((m.device, m.nonce))) for m in members]
 
     def write_member(self, *members: Member) -> None:
         """Add memberships or replace what is known of them."""
         with self._db.transaction():
             for m in members:
                 self._write_member(m)
+                if m.histogram is not None and m.state == "active":
+                    self._db.run(
+                        "insert or replace into histograms values (?, ?, ?, ?, ?)",
+                        m.device,
+                        m.nonce,
+                        m.histogram.question,
+                        m.histogram.shares,
+                        m.histogram.epsilon,
+                    )
 
     def _write_member(self, m: Member) -> None:
         self._db.run(
@@ -345,6 +379,8 @@ class Ledger:
             json.dumps(m.schemes),
             m.profile,
         )
+        if m.histogram is None or m.state != "active":
+            self._db.run("delete from histograms where device = ? and nonce = ?", m.device, m.nonce)
 
     # -- updates --------------------------------------------------------------
 
@@ -372,6 +408,16 @@ class Ledger:
         """Whether an update of this device that names the round was counted."""
         of_round = "where round = ? and device = ? and counted = 1 and kind = 'update'"
         return bool(self._db.all(f"select 1 from updates {of_round}", round_, device))
+
+    def samples(self) -> dict[str, int]:
+        """n_i of each device's last counted update."""
+        last = (
+            "select max(rowid) from updates where counted = 1 and kind = 'update' group by device"
+        )
+        rows = self._db.all(
+            f"select device, json_extract(header, '$.samples') from updates where rowid in ({last})"
+        )
+        return dict(rows)
 
     def _updates(self, where: str, *values: object) -> list[UpdateRow]:
         rows = self._db.all(

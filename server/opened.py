@@ -23,6 +23,7 @@ from kellet.server.cohort import Cohort
 from kellet.server.config import FleetConfig
 from kellet.server.halves import Counted, half_of
 from kellet.server.ledger import UpdateRow
+from kellet.server.selection import Draw
 from kellet.server.sums import ExactSum
 from kellet.server.verify import Terms
 
@@ -71,7 +72,17 @@ class OpenRound:
         self.updates: list[Counted] = []
         self.total = ExactSum(self.terms.shapes.n_update)
         self.weight = 0
-        self.cohort = Cohort(message.target, config.over_select, chosen)
+        draw = config.selection if isinstance(config.selection, Draw) else None
+        self._window = draw.window if draw and chosen is None else 0.0
+        self.cohort = Cohort(
+            message.target,
+            config.over_select,
+            chosen,
+            places=draw.size if draw else 0,
+            gathering=self._window > 0,
+        )
+        self.samples: dict[str, int] = {}  # n_i of the devices that were counted
+        self.draws = float("inf")  # when its devices are drawn, where they are
         self._opened = 0.0
         self.closes = float("inf")
         self._facts: list[dict[str, Any]] = []
@@ -81,6 +92,12 @@ class OpenRound:
         if self.closes == float("inf"):
             self._opened = now
             self.closes = now + self.message.deadline
+            self.draws = now + self._window if self._window else self.draws
+
+    @property
+    def wake(self) -> float:
+        """When something is to be done about it."""
+        return min(self.closes, self.draws) if self.cohort.gathering else self.closes
 
     def named(self, base: bytes) -> Named | None:
         """The announcement of this hash, if its updates are counted in this round."""
@@ -120,6 +137,7 @@ class OpenRound:
         # What it would weigh if it were not late: staleness damps, it does not shift weight.
         self.weight += self.weigh(update)
         self.updates.append(replace(update, weight=self.half.weight(update)))
+        self.samples[row.device] = row.header["samples"]
         if row.header.get("stale"):
             self.cohort.count_late(row.device)
         else:
@@ -162,6 +180,7 @@ class OpenRound:
         facts = {
             "counted": [*self.cohort.counted, *self.cohort.late],
             "asked": list(self.cohort.asked),
+            "missed": self.cohort.missed,
             "train_loss": mean("loss"),
             "objective": mean("objective"),
             "drift": mean("drift"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kellet.sdk.protocol import wire
 from kellet.sdk.protocol.effects import Effect, Publish, Report
 from kellet.sdk.protocol.messages import (
@@ -22,6 +24,8 @@ from kellet.server.opened import OpenRound
 from kellet.server.roster import Roster
 
 __all__ = ["Reception"]
+
+_DRAWN = 1.0  # s after a draw, when a device that heard nothing of it asks again
 
 
 class Reception:
@@ -73,14 +77,19 @@ class Reception:
             reason = f"this round trains {', '.join(offered)}; no scheme that the device has"
             return [self._busy(device, opened, self._deadline, reason)]
         if opened.cohort.join(device):
-            # Where late updates count, an announcement is valid for longer than its round.
-            longer = opened.message.valid - opened.message.deadline
-            left = max(0.0, opened.closes - now) + longer
-            return [self.say(device, Train(round=opened.number, base=opened.base, seconds=left))]
+            return [self._train(device, opened, now)]
+        if opened.cohort.gathering:
+            # Those who are drawn are told then; this is for when that gets lost.
+            after = max(0.0, opened.draws - now) + _DRAWN
+            return [self._busy(device, opened, after, "the devices of this round are being drawn")]
         after = min(1.0, self._deadline / 4)
         if opened.cohort.chosen is not None:
             after = self._deadline  # the round is closed to it
         return [self._busy(device, opened, after, "the cohort is full")]
+
+    def draw(self, devices: Iterable[str], opened: OpenRound, now: float) -> list[Effect]:
+        """Ask these of the devices that wait for the round."""
+        return [self._train(device, opened, now) for device in opened.cohort.draw(devices)]
 
     def decline(self, device: str, message: Decline, opened: OpenRound | None) -> list[Effect]:
         """May not train now: the round does not wait for it."""
@@ -100,12 +109,18 @@ class Reception:
 
     def hint(self, device: str, state: State, opened: OpenRound | None) -> None:
         """A last will: whoever is gone need not be waited for."""
-        member = self._roster.member(device)
-        if not state.online and opened and member and member.boot == state.boot:
+        known = self._roster.hint(device, online=state.online, boot=state.boot)
+        if known and opened and not state.online:
             opened.cohort.lost(device)
 
     def say(self, device: str, message: FromServer) -> Publish:
         return Publish(self._topics.ctl(device), wire.pack(message))
+
+    def _train(self, device: str, opened: OpenRound, now: float) -> Publish:
+        # Where late updates count, an announcement is valid for longer than its round.
+        longer = opened.message.valid - opened.message.deadline
+        left = max(0.0, opened.closes - now) + longer
+        return self.say(device, Train(round=opened.number, base=opened.base, seconds=left))
 
     def _busy(self, device: str, opened: OpenRound, after: float, reason: str) -> Publish:
         return self.say(device, Busy(after=after, round=opened.number, reason=reason[:300]))

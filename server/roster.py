@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from kellet.sdk.protocol.messages import Hello, Reject, Welcome
 from kellet.server.ledger import Ledger, Member, UpdateRow
 
@@ -46,6 +48,7 @@ class Roster:
         self.reload()
         self._session: dict[str, tuple[bytes, bytes]] = {}
         self._fenced: dict[str, set[bytes]] = {}
+        self._offline: set[str] = set()  # who has said so, or their last will
 
     def size(self) -> int:
         """N: every membership whose control is part of C."""
@@ -55,6 +58,19 @@ class Roster:
     def enrolled(self) -> Collection[str]:
         """The devices that are enrolled."""
         return self._active.keys()
+
+    @property
+    def reachable(self) -> int:
+        """How many of them are not known to be offline."""
+        return len(self._active) - len(self._offline & self._active.keys())
+
+    def hint(self, device: str, *, online: bool, boot: bytes) -> bool:
+        """What is said of a device's link; whether it is of the process that speaks for it."""
+        member = self._active.get(device)
+        if member is None or member.boot != boot:
+            return False
+        (self._offline.discard if online else self._offline.add)(device)
+        return True
 
     def active(self) -> list[str]:
         """The devices that are enrolled, by name."""
@@ -115,6 +131,7 @@ class Roster:
         if old and old[1] != message.boot:
             self._fenced.setdefault(device, set()).add(old[1])
         self._session[device] = (message.nonce, message.boot)
+        self._offline.discard(device)
         news = "returned" if known else "enrolled"
         other = self._active.get(device)
         if other and other.nonce != message.nonce:
@@ -128,6 +145,8 @@ class Roster:
             schemes=message.schemes,
             profile=message.profile,
         )
+        if message.histogram is not msgspec.UNSET:
+            member = replace(member, histogram=message.histogram)
         if known is None or replace(known, seen=member.seen) != member or self._lags(member):
             self._write(member)
         else:  # a hello again, as a device says it until it is answered

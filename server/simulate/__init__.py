@@ -18,12 +18,13 @@ from kellet.sdk.personal import Personal
 from kellet.sdk.personal import parse as parse_personal
 from kellet.sdk.plan import Plan
 from kellet.sdk.protocol.vectors import Codec
+from kellet.sdk.releases import Sharing
 from kellet.server import optimizers, schedules
 from kellet.server.history import History, RoundRecord, State
 from kellet.server.optimizers import ServerOptimizer
 from kellet.server.schedules import CONSTANT, Schedule
 from kellet.server.simulate.engines import ENGINES, EngineName
-from kellet.server.simulate.kinds import Clients, Cohort, Kind, Manages, kinds_of
+from kellet.server.simulate.kinds import ALL, Clients, Cohort, Kind, Manages, kinds_of
 from kellet.server.simulate.simulation import RoundAbandoned, Simulation
 
 __all__ = [
@@ -61,6 +62,7 @@ def simulate(
     personal: Personal | str | None = None,
     holdout: float = 0.0,
     manages: Manages | None = None,
+    sharing: Sharing | Mapping[str, Sharing] = ALL,
     test: tuple[ArrayLike, ArrayLike] | None = None,
     initial: State | None = None,
     engine: EngineName = "inline",
@@ -77,7 +79,8 @@ def simulate(
     ``kellet.sdk.algorithms``; ``server_optimizer`` one of ``kellet.server.algorithms``, or None
     for the plain mean. ``schedule``: of the devices' rate over the rounds
     (``kellet.server.schedules``). ``cohort``: how many clients each round asks (by ``seed``), a
-    function of (round, ids) that names them, or None for all.
+    function of (round, ids) that names them, a selection (``kellet.server.selection``), or None
+    for all.
 
     ``scheme``: how clients hold the weights they train, one name for all or a name by id
     (who is left out trains in float32). ``shift``: how SCAFFOLD's shift is held with float32
@@ -87,6 +90,9 @@ def simulate(
 
     ``manages(round, id, planned)``: how many of the planned steps a client has time for.
     Fewer are partial work, which counts; with none it gives the round up.
+
+    ``sharing``: what clients tell of their data to a selection that asks (``Similar``), all of it
+    unless given, of a client that a mapping leaves out nothing.
 
     ``on_round`` is told each closed round, evaluated where there is a ``test``. ``on_model`` is
     told it before that, with the model after it, float32 [n_params], which lasts for the call.
@@ -115,7 +121,9 @@ def simulate(
         rounds=rounds,
         cohort=cohort,
         seed=seed,
-        kinds=kinds_of(clients, scheme=scheme, shift=shift, uplink=uplink, manages=manages),
+        kinds=kinds_of(
+            clients, scheme=scheme, shift=shift, uplink=uplink, manages=manages, sharing=sharing
+        ),
         downlink=downlink,
         feedback=feedback,
         share=share,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet.sdk.blobs import BlobCache
-from kellet.sdk.device import DeviceEvent, DeviceMachine, StartTraining, Trained, TrainingStopped
+from kellet.sdk.device import (
+    Describe,
+    Described,
+    DeviceEvent,
+    DeviceMachine,
+    StartTraining,
+    Trained,
+    TrainingStopped,
+)
 from kellet.sdk.errors import FleetError
 from kellet.sdk.given import Given
 from kellet.sdk.holdout import Judge
@@ -20,6 +29,7 @@ from kellet.sdk.personal.turn import take_turn
 from kellet.sdk.protocol.effects import Publish, Report, Subscribe, Unsubscribe
 from kellet.sdk.protocol.topics import Topics
 from kellet.sdk.store import Store
+from kellet.sdk.telling import describe
 from kellet.sdk.trainer import Data, TrainingFailed, begin, train_from
 from kellet.sdk.uplink import Uplink
 from kellet.server.history import ClientMetrics
@@ -76,6 +86,7 @@ class Client:
         self._device = device
         self._kind = kind
         self._data = data
+        self._held = held
         self._judge = Judge(place.plan, held, place.evaluator)
         self.store = Store(device, nonce=nonce)
         if control is not None:
@@ -84,7 +95,13 @@ class Client:
         self._cache.put(place.plan.raw)
         boot = hashlib.sha256(nonce + b"boot").digest()[:8]
         self.machine = DeviceMachine(
-            topics, self.store, self._cache, boot=boot, schemes=(kind.scheme,)
+            topics,
+            self.store,
+            self._cache,
+            boot=boot,
+            schemes=(kind.scheme,),
+            sharing=kind.sharing,
+            below=random.Random(nonce).randrange,  # the same in each run of the seed
         )
 
     def take(self, event: DeviceEvent, now: float) -> Reply:
@@ -101,8 +118,17 @@ class Client:
                     actions.append(effect)
                 case StartTraining():
                     self._step(self._train(effect), now, actions)
+                case Describe():
+                    self._step(self._describe(effect), now, actions)
                 case Report(kind="fatal"):
                     raise FleetError(f"client {self._device}: {effect.data['error']}")
+
+    def _describe(self, effect: Describe) -> Described:
+        """As a device does it, of all its samples."""
+        x, y = self._data.x, self._data.y
+        if self._held is not None:
+            x, y = np.concatenate([x, self._held.x]), np.concatenate([y, self._held.y])
+        return describe(effect, x, y)
 
     def _train(self, effect: StartTraining) -> Trained | TrainingStopped:
         place, announced = self._place, effect.announced

@@ -13,14 +13,16 @@ from kellet.sdk.holdout import split_holdout
 from kellet.sdk.plan import Plan
 from kellet.sdk.plan.schemes import FLOAT32, SCHEMES, check_scheme
 from kellet.sdk.protocol.vectors import CODECS, Codec
+from kellet.sdk.releases import Sharing
 from kellet.sdk.trainer import Data
-from kellet.server.cohort import Sample, Schedule, Selection
+from kellet.server.selection import Draw, Schedule, Selection, Uniform
 
 __all__ = ["Clients", "Cohort", "Kind", "Manages", "checked", "kinds_of", "offers", "selection_of"]
 
 Clients = Mapping[str, tuple[ArrayLike, ArrayLike]]
-Cohort = int | Callable[[int, Sequence[str]], Collection[str]] | None
+Cohort = int | Selection | Callable[[int, Sequence[str]], Collection[str]] | None
 Manages = Callable[[int, str, int], int]
+ALL = Sharing("labels+features")  # a simulation's data is its author's
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +31,14 @@ class Kind:
 
     ``manages(round, client, planned)``: how many of the planned steps it has time for, all where
     that is None. Fewer are partial work, which counts; with none it gives the round up.
+    ``sharing``: what it tells of its data where a selection asks.
     """
 
     scheme: str = FLOAT32
     codec: Codec = "f32"
     shift: Literal["f32", "int8"] = "f32"
     manages: Manages | None = None
+    sharing: Sharing = ALL
 
 
 def kinds_of(
@@ -44,20 +48,25 @@ def kinds_of(
     shift: Literal["f32", "int8"] = "f32",
     uplink: Codec | Mapping[str, Codec] = "f32",
     manages: Manages | None = None,
+    sharing: Sharing | Mapping[str, Sharing] = ALL,
 ) -> dict[str, Kind]:
     """Each client's kind. ``UsageError`` for an unknown client, scheme or codec."""
     known = list(clients)
     schemes = _each(known, "scheme", scheme, FLOAT32)
     codecs = _each(known, "uplink", uplink, "f32")
+    told = _each(known, "sharing", sharing, Sharing())
     for codec in codecs.values():
         if codec not in CODECS:
             raise UsageError(f"uplink = {codec!r}", repair=f"choose one of {', '.join(CODECS)}")
     if shift not in ("f32", "int8"):
         raise UsageError(f"shift = {shift!r}", repair="choose f32 or int8")
-    return {name: Kind(check_scheme(schemes[name]), codecs[name], shift, manages) for name in known}
+    return {
+        name: Kind(check_scheme(schemes[name]), codecs[name], shift, manages, told[name])
+        for name in known
+    }
 
 
-def _each(known: list[str], what: str, given: Any, default: str) -> dict[str, Any]:
+def _each(known: list[str], what: str, given: Any, default: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         return dict.fromkeys(known, given)
     strangers = sorted(set(given) - set(known))
@@ -97,11 +106,12 @@ def checked(
 def selection_of(cohort: Cohort, seed: int, clients: int) -> Selection:
     """Who is asked in each round."""
     if cohort is None:
-        return Sample(clients, seed)
+        return Uniform(clients, seed)
     if callable(cohort):
         return Schedule(cohort)
-    if not 1 <= cohort <= clients:
+    size = cohort.size if isinstance(cohort, Draw) else cohort
+    if isinstance(size, int) and not 1 <= size <= clients:
         raise UsageError(
-            f"cohort = {cohort}", why=f"there are {clients} clients", repair=f"use 1 to {clients}"
+            f"cohort = {size}", why=f"there are {clients} clients", repair=f"use 1 to {clients}"
         )
-    return Sample(cohort, seed)
+    return Uniform(cohort, seed) if isinstance(cohort, int) else cohort

@@ -11,7 +11,7 @@ from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.protocol.messages import Abort, Busy, State, Train
 from kellet.sdk.protocol.wire import pack
 from kellet.sdk.transport.base import Connected, Received
-from kellet.server.cohort import Sample, Schedule
+from kellet.server.selection import Schedule, Uniform
 
 PLAN = linear_loss(1)
 
@@ -73,7 +73,7 @@ def test_a_sample_is_the_same_after_a_restart_though_a_device_has_enrolled_since
     folder: Path,
 ) -> None:
     names = [f"device-{i}" for i in range(6)]
-    lab = Lab(PLAN, FedAvg(), state=folder, min_members=6, selection=Sample(2, seed=3))
+    lab = Lab(PLAN, FedAvg(), state=folder, min_members=6, selection=Uniform(2, seed=3))
     puppets = {name: Puppet(lab, name) for name in names}
     asked = {name for name, puppet in puppets.items() if isinstance(puppet.join(), Train)}
     assert len(asked) == 2

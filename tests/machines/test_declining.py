@@ -13,7 +13,8 @@ from support.toy_plans import linear_loss, quadratic
 from kellet.sdk.algorithms import FedAvg, Scaffold
 from kellet.sdk.device import Leave
 from kellet.sdk.protocol.messages import Abort, Decline, Join, Reject, Train
-from kellet.server.cohort import Cohort, Sample
+from kellet.server.cohort import Cohort
+from kellet.server.selection import Uniform
 
 PLAN = linear_loss(2)
 
@@ -103,7 +104,7 @@ def decline(puppet: Puppet, reason: str = "not charging", **changes: Any) -> lis
 
 
 def test_a_round_of_chosen_devices_does_not_wait_for_one_that_declined() -> None:
-    lab = Lab(PLAN, FedAvg(), min_members=2, selection=Sample(2))
+    lab = Lab(PLAN, FedAvg(), min_members=2, selection=Uniform(2))
     a, b = Puppet(lab, "a"), Puppet(lab, "b")
     assert lab.round.target == 2
     assert decline(b) == []

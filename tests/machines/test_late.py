@@ -25,7 +25,7 @@ from kellet.sdk.protocol.messages import (
 from kellet.sdk.transport.base import Connected
 from kellet.server import FleetConfig
 from kellet.server.algorithms import staleness_weight
-from kellet.server.cohort import Sample
+from kellet.server.selection import Uniform
 from kellet.server.sums import ExactSum
 
 # -- what is counted -------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_buffer_and_target() -> None:
     assert announced(target=5, buffer=2).target == 2
     assert announced(target=5).target == 5
     assert announced(target=5).late == Late(buffer=5, max_stale=4)
-    assert announced(target=5, buffer=2, selection=Sample(3)).target == 1  # of one member
+    assert announced(target=5, buffer=2, selection=Uniform(3)).target == 1  # of one member
     assert announced(deadline=60.0, max_stale=2).valid == 180.0
     dropping = announced(late="drop")
     assert dropping.buffering is None
