@@ -106,8 +106,9 @@ class History:
 
     ``model``: float32 [n_params]; ``c``: the server control variate, float32 [n_train];
     ``c_i``: each client's, float64 [n_train]. ``control_gap``: max |C - sum c_i| over the
-    whole run, in steps of the grid. ``models``: after each round, where asked for.
-    ``clients``: each one's metrics at the end, where they hold samples out.
+    whole run, in steps of the grid. ``models``: after each round, where asked for,
+    and ``personal`` the clients' own at the end, float32 [n_update]. ``clients``: each one's
+    metrics at the end, where they hold samples out.
     """
 
     rounds: list[RoundRecord]
@@ -121,6 +122,7 @@ class History:
     models: list[F32]
     controls: list[F32]
     clients: dict[str, ClientMetrics] = field(default_factory=dict)
+    personal: dict[str, F32] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float | None:

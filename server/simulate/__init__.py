@@ -60,7 +60,7 @@ def simulate(
     feedback: bool = False,
     share: float = 0.0,
     personal: Personal | str | None = None,
-    holdout: float = 0.0,
+    holdout: float | Clients = 0.0,
     manages: Manages | None = None,
     sharing: Sharing | Mapping[str, Sharing] = ALL,
     test: tuple[ArrayLike, ArrayLike] | None = None,
@@ -99,7 +99,8 @@ def simulate(
 
     ``personal``: how each client makes a model of its own beside the fleet's, a value of
     ``kellet.sdk.personal`` or a text such as "ditto:0.1". ``holdout``: the share of its samples
-    that each keeps to judge models by; the history then has ``clients``.
+    that each keeps to judge models by, or by id what each has for that beside its data; the
+    history then has ``clients``. ``keep_models``: let it have all models, too.
 
     ``engine``: where the clients are trained. ``inline``: in this process. ``local``: in
     ``workers`` processes of this machine (its CPUs, unless given), which are spawned: call it below

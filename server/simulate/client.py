@@ -185,17 +185,22 @@ class Client:
         )
         return Trained(announced.base, outcome, judged, turn)
 
+    def personal(self) -> F32 | None:
+        """Its own model, float32 [n_update]; None where it has made none."""
+        stored = self.store.personal.find(self._place.plan.id)
+        if stored is None:
+            return None
+        v: F32 = np.empty(stored.n, np.float32)
+        stored.read_into(v)
+        return v
+
     def metrics(self, model: F32) -> ClientMetrics | None:
         """How the fleet's model, float32 [n_params], and its own do on what it holds out."""
-        plan = self._place.plan
         judged = self._judge.whole(model)
         if judged is None:
             return None
-        own, stored = None, self.store.personal.find(plan.id)
-        if stored:
-            v = plan.initial()
-            stored.read_into(v)
-            own = self._judge.whole(v)
+        v = self.personal()
+        own = None if v is None else self._judge.received(v)
         return ClientMetrics(
             samples=judged.samples,
             global_loss=judged.loss,

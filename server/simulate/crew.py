@@ -68,6 +68,10 @@ class Engine(Protocol):
         """How ``model``, float32 [n_params], and their own do on what each holds out."""
         ...
 
+    def personal(self) -> dict[str, F32]:
+        """The model of its own of each client that has one, float32 [n_update]."""
+        ...
+
     def close(self) -> None:
         """End what was started."""
         ...
@@ -158,6 +162,10 @@ class Crew:
         judged = {device: client.metrics(model) for device, client in self._clients.items()}
         return {device: found for device, found in judged.items() if found}
 
+    def personal(self) -> dict[str, F32]:
+        own = {device: client.personal() for device, client in self._clients.items()}
+        return {device: v for device, v in own.items() if v is not None}
+
     def close(self) -> None:
         pass
 
@@ -168,7 +176,7 @@ def enlist(
     kinds: Mapping[str, Kind],
     *,
     seed: int,
-    holdout: float,
+    holdout: float | Clients,
     controls: Mapping[str, I64],
 ) -> dict[str, Enlisted]:
     """Hold each client's data against the plan, and name it. Raises ``DataError``."""

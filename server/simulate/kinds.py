@@ -90,13 +90,20 @@ def offers(kinds: Iterable[Kind]) -> tuple[tuple[str, ...], tuple[Codec, ...]]:
 
 
 def checked(
-    plan: Plan, device: str, data: tuple[ArrayLike, ArrayLike], holdout: float = 0.0
+    plan: Plan,
+    device: str,
+    data: tuple[ArrayLike, ArrayLike],
+    holdout: float | Clients = 0.0,
 ) -> tuple[Data, Data | None]:
-    """A client's data, held against the plan: to train on, and held out as a device does.
+    """A client's data, held against the plan: to train on, and what it holds out of it.
 
-    ``DataError`` names the client.
+    ``holdout``: the share, held out as a device does it, or what each client has beside its
+    data. ``DataError`` names the client.
     """
     try:
+        if isinstance(holdout, Mapping):
+            held = Data(*plan.check_data(*holdout[device])) if device in holdout else None
+            return Data(*plan.check_data(*data)), held
         return split_holdout(Data(*plan.check_data(*data)), holdout, device)
     except DataError as error:
         what = f"client {device!r}: {error.what}"

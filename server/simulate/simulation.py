@@ -76,7 +76,7 @@ class Simulation:
         feedback: bool = False,
         share: float = 0.0,
         personal: Personal | None = None,
-        holdout: float = 0.0,
+        holdout: float | Clients = 0.0,
         test: tuple[ArrayLike, ArrayLike] | None = None,
         initial: State | None = None,
         check: Literal["round", "event"] = "round",
@@ -192,6 +192,7 @@ class Simulation:
             models=self._models,
             controls=self._controls,
             clients={device: judged[device] for device in self._devices if device in judged},
+            personal=self._engine.personal() if self._keep else {},
         )
 
     def evaluator(self) -> Evaluator:

@@ -100,6 +100,8 @@ class Worker:
                 return self._crew.controls()
             case "metrics":
                 return self._crew.metrics(*arguments)
+            case "personal":
+                return self._crew.personal()
         raise ValueError(f"a worker is asked to {what}")
 
     def _begin(self, brief: Brief) -> None:
@@ -169,6 +171,9 @@ class Crews:
 
     def metrics(self, model: F32) -> dict[str, ClientMetrics]:
         return self._joined("metrics", model)
+    def personal(self) -> dict[str, F32]:
+        return self._joined("personal")
+
 
     def close(self) -> None:
         self._workers.close()

@@ -19,8 +19,9 @@ from kellet.sdk.plan import Plan
 from kellet.sdk.trainer import Data, batches
 from kellet.server import FleetConfig, simulate
 from kellet.server.metrics import worst_decile
-from kellet.server.simulate import Kind, Simulation
+from kellet.server.simulate import History
 
+WISDM = Plan.open("wisdm")
 PLAN = softmax_regression(4, 3)
 CLIENTS = skewed({"a": 20, "b": 12, "c": 25})
 LUCK = np.random.default_rng(5)
@@ -31,8 +32,8 @@ DATA = {
 SETTINGS: dict[str, Any] = {"lr": 0.25, "batch": 8, "steps": 5, "seed": 3, "holdout": 0.25}
 
 
-def run(algorithm: FedAvg, personal: Any, **options: Any) -> tuple[Simulation, Any]:
-    simulation = Simulation(
+def run(algorithm: FedAvg, personal: Any, **options: Any) -> History:
+    return simulate(
         PLAN,
         CLIENTS,
         algorithm,
@@ -43,22 +44,11 @@ def run(algorithm: FedAvg, personal: Any, **options: Any) -> tuple[Simulation, A
         keep_models=True,
         **options,
     )
-    return simulation, simulation.run()
 
 
-def stored(simulation: Simulation, device: str) -> np.ndarray:
-    found = simulation.devices[device].store.personal.find(simulation.plan.id)
-    assert found is not None
-    out = np.zeros(found.n, np.float32)
-    found.read_into(out)
-    return out
-
-
-def small_wisdm(
-    method: Any, algorithm: FedAvg | None = None, **options: Any
-) -> tuple[Simulation, Any]:
-    simulation = Simulation(
-        Plan.open("wisdm"),
+def small_wisdm(method: Any, algorithm: FedAvg | None = None, **options: Any) -> History:
+    return simulate(
+        WISDM,
         DATA,
         algorithm or FedAvg(local_lr=0.1),
         rounds=2,
@@ -66,10 +56,9 @@ def small_wisdm(
         keep_models=True,
         **options,
     )
-    return simulation, simulation.run()
 
 
-def received(history: Any) -> list[np.ndarray]:
+def received(history: History) -> list[np.ndarray]:
     return [PLAN.initial(), *history.models[:-1]]
 
 
@@ -86,25 +75,25 @@ EVERY = [
 
 @pytest.mark.parametrize("algorithm", EVERY, ids=lambda algorithm: algorithm.name)
 def test_ditto_has_numpys_bits_beside_every_algorithm(algorithm: FedAvg) -> None:
-    simulation, history = run(algorithm, Ditto(0.5, steps=5, local_lr=0.25))
+    history = run(algorithm, Ditto(0.5, steps=5, local_lr=0.25))
     for device in CLIENTS:
         wanted = ditto(PLAN, received(history), CLIENTS[device], lam=0.5, device=device, **SETTINGS)
-        assert np.array_equal(stored(simulation, device), wanted)
+        assert np.array_equal(history.personal[device], wanted)
 
 
 @pytest.mark.parametrize("algorithm", EVERY, ids=lambda algorithm: algorithm.name)
 def test_the_fleets_model_has_the_same_bits_without(algorithm: FedAvg) -> None:
-    _, history = run(algorithm, Ditto(0.5))
-    _, without = run(algorithm, None)
+    history = run(algorithm, Ditto(0.5))
+    without = run(algorithm, None)
     assert history.digest == without.digest
     assert history.rounds[-1].holdout_loss == without.rounds[-1].holdout_loss
 
 
 def test_fine_tuning_begins_anew_from_what_came_last() -> None:
-    simulation, history = run(EVERY[0], FineTune(steps=5, local_lr=0.25))
+    history = run(EVERY[0], FineTune(steps=5, local_lr=0.25))
     for device in CLIENTS:
         wanted = fine_tuned(PLAN, received(history), CLIENTS[device], device=device, **SETTINGS)
-        assert np.array_equal(stored(simulation, device), wanted)
+        assert np.array_equal(history.personal[device], wanted)
 
 
 def test_one_step_by_hand() -> None:
@@ -112,23 +101,23 @@ def test_one_step_by_hand() -> None:
 
     x = .25 (the fleet's step at .125), and v = .5 - .25*(2*(.5 - 1) + .5*(.5 - .25)) = .71875.
     """
-    simulation = Simulation(
+    history = simulate(
         quadratic(),
         {"a": (np.array([[2, 1]], np.float32), np.zeros(1))},
         FedAvg(local_lr=0.125, local_steps=1),
         rounds=2,
         personal=Ditto(0.5, steps=1, local_lr=0.25),
+        keep_models=True,
     )
-    history = simulation.run()
     assert history.rounds[0].holdout_loss is None
     assert history.clients == {}
-    assert stored(simulation, "a").tolist() == [0.71875]
+    assert history.personal["a"].tolist() == [0.71875]
 
 
 def test_without_a_leash_it_is_a_model_of_ones_own_data() -> None:
-    simulation, history = run(EVERY[0], Ditto(0, steps=5, local_lr=0.25))
+    history = run(EVERY[0], Ditto(0, steps=5, local_lr=0.25))
     wanted = ditto(PLAN, [PLAN.initial()] * 4, CLIENTS["b"], lam=0.0, device="b", **SETTINGS)
-    assert np.array_equal(stored(simulation, "b"), wanted)
+    assert np.array_equal(history.personal["b"], wanted)
     assert history.rounds[-1].personal_loss is not None
 
 
@@ -142,7 +131,7 @@ def test_rate_and_steps_are_the_algorithms_unless_said() -> None:
 
 
 def test_a_round_tells_the_means_and_the_worst_tenth() -> None:
-    simulation, history = run(EVERY[0], Ditto(0.5, steps=5, local_lr=0.25))
+    history = run(EVERY[0], Ditto(0.5, steps=5, local_lr=0.25))
     last = history.rounds[-1]
     evaluator, losses, accuracies, own = PLAN.evaluator(), [], [], []
     samples = []
@@ -150,7 +139,7 @@ def test_a_round_tells_the_means_and_the_worst_tenth() -> None:
         held = split_holdout(Data(*PLAN.check_data(*data)), 0.25, device)[1]
         assert held is not None
         found = evaluator.evaluate(history.models[-2], held.x, held.y)
-        mine = evaluator.evaluate(stored(simulation, device), held.x, held.y)
+        mine = evaluator.evaluate(history.personal[device], held.x, held.y)
         losses.append(found.loss)
         accuracies.append(found.accuracy)
         own.append(mine.accuracy)
@@ -163,6 +152,34 @@ def test_a_round_tells_the_means_and_the_worst_tenth() -> None:
     assert last.holdout_accuracy_worst == worst_decile(accuracies)
     assert last.personal_accuracy == pytest.approx(np.average(own, weights=samples), rel=1e-12)
     assert last.personal_accuracy_worst == worst_decile(own)
+
+
+def test_processes_come_to_the_same() -> None:
+    here, there = (run(EVERY[0], Ditto(0.5), engine=engine) for engine in ("inline", "local"))
+    assert here.clients == there.clients
+    assert here.rounds[-1].personal_loss == there.rounds[-1].personal_loss
+    for device in CLIENTS:
+        assert np.array_equal(here.personal[device], there.personal[device])
+
+
+def test_samples_beside_the_data_judge_as_well() -> None:
+    told = run(EVERY[0], Ditto(0.5))
+    split: dict[str, Any] = {
+        name: split_holdout(Data(*PLAN.check_data(*data)), 0.25, name)
+        for name, data in CLIENTS.items()
+    }
+    given = simulate(
+        PLAN,
+        {device: (data.x, data.y) for device, (data, _) in split.items()},
+        EVERY[0],
+        rounds=4,
+        seed=3,
+        personal=Ditto(0.5),
+        holdout={
+            device: (held.x, held.y) for device, (_, held) in split.items() if held is not None
+        },
+    )
+    assert given.clients == told.clients
 
 
 def test_only_who_takes_part_has_a_model() -> None:
@@ -182,8 +199,8 @@ def test_only_who_takes_part_has_a_model() -> None:
 
 def test_some_tensors_alone() -> None:
     """The last layer moves; the others are those of the model that came."""
-    simulation, history = small_wisdm(FineTune(steps=3, tensors=("4.*",)))
-    plan, v, x = simulation.plan, stored(simulation, "a"), history.models[-2]
+    history = small_wisdm(FineTune(steps=3, tensors=("4.*",)))
+    plan, v, x = WISDM, history.personal["a"], history.models[-2]
     for tensor in plan.manifest.tensors:
         where = slice(tensor.offset, tensor.offset + tensor.size)
         assert np.array_equal(v[where], x[where]) == (not tensor.name.startswith("4."))
@@ -193,8 +210,8 @@ def test_a_clip_over_some_tensors_is_of_their_gradient() -> None:
     """One step of FedAvg's kernel on the two parts, after their gradient is cut to the clip."""
     algorithm = FedAvg(local_lr=0.1, batch_size=0, clip=0.125)
     method = FineTune(steps=1, tensors=("0.bias", "4.bias"))
-    simulation, history = small_wisdm(method, algorithm)
-    plan, v, x = simulation.plan, stored(simulation, "a"), history.models[-2]
+    history = small_wisdm(method, algorithm)
+    plan, v, x = WISDM, history.personal["a"], history.models[-2]
     spans = method.trained(plan.manifest.tensors)
     assert len(spans) == 2
     session = plan.session()
@@ -210,10 +227,8 @@ def test_a_clip_over_some_tensors_is_of_their_gradient() -> None:
 def test_an_int8_client_trains_without() -> None:
     with pytest.raises(UsageError, match="no device could train in it"):
         FleetConfig(algorithm=FedAvg(), personal=Ditto(), schemes=("w8.row",))
-    simulation, _ = small_wisdm(Ditto(0.5), kinds={"a": Kind(scheme="w8.row/1")})
-    plan = simulation.plan.id
-    assert simulation.devices["a"].store.personal.find(plan) is None
-    assert simulation.devices["b"].store.personal.find(plan) is not None
+    history = small_wisdm(Ditto(0.5), scheme={"a": "w8.row"})
+    assert list(history.personal) == ["b"]
 
 
 def test_statistics_and_frozen_tensors() -> None:
@@ -221,15 +236,15 @@ def test_statistics_and_frozen_tensors() -> None:
 
     w -= 1/4 (x - m) f from w = 1: 1 - 1/4 = 3/4, then with m = 1/2: 3/4 - 1/8 = 5/8.
     """
-    simulation = Simulation(
+    history = simulate(
         stateful(),
         {"a": (np.ones((1, 1), np.float32), np.zeros(1))},
         FedAvg(local_lr=0.125, local_steps=1),
         rounds=1,
         personal=Ditto(0, steps=2, local_lr=0.25),
+        keep_models=True,
     )
-    simulation.run()
-    assert stored(simulation, "a").tolist() == [0.625, 0.75]
+    assert history.personal["a"].tolist() == [0.625, 0.75]
 
 
 def test_what_is_refused() -> None:
