@@ -61,10 +61,11 @@ DISTANCES: Final[dict[str, Callable[[F64, F64], F64]]] = {
 class Neighbours:
     """The graph of near neighbours among devices that told of their data, by their positions.
 
-    Each has a radius: the distance of its ``k``-th nearest other, or ``threshold`` where that is
-    above 0. Two are near neighbours where their distance is within both radii: each is among
-    the other's nearest, those as near as the last included. So a rare kind of data is nobody's
-    near neighbour for want of a nearer one, and equal histograms are all treated alike.
+    Each has a radius: the distance of its ``k``-th nearest other, but no more than the mean
+    distance of two devices; or ``threshold``, where that is above 0. Two are near neighbours where
+    their distance is within both radii: each is among the other's nearest, those as near as the
+    last included. So a rare kind of data is nobody's near neighbour for want of a nearer one, nor
+    are two rare kinds each other's, and equal histograms are all treated alike.
 
     The distance of two devices is their labels'; where both share the columns as well, these make
     one half of it, all of the same weight. Memory: the shares, and a block of distances.
@@ -81,17 +82,18 @@ class Neighbours:
         ]
         self._radii = np.full(len(told), threshold if threshold else -1.0)
         if k > 0 and not threshold and len(told) > 1:
-            self._radii = self._kth(len(told), min(k, len(told) - 1))
+            self._radii = self._reach(len(told), min(k, len(told) - 1))
 
-    def _kth(self, n: int, k: int) -> F64:
-        """The distance of each one's k-th nearest other."""
-        found = np.empty(n)
+    def _reach(self, n: int, k: int) -> F64:
+        """The distance of each one's k-th nearest other, or the mean of all if that is less."""
+        found, total = np.empty(n), 0.0
         for start in range(0, n, _BLOCK):
             rows = np.arange(start, min(start + _BLOCK, n))
             apart = self.distances(rows)
+            total += float(apart.sum())
             apart[rows - start, rows] = np.inf
             found[rows] = np.partition(apart, k - 1, axis=1)[:, k - 1]
-        return found
+        return np.minimum(found, round(total / (n * (n - 1)), _DIGITS))
 
     def distances(self, rows: NDArray[np.int64]) -> F64:
         """How unlike these are to all: [len(rows), devices]."""

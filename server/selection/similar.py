@@ -23,7 +23,7 @@ from kellet.sdk.protocol.histograms import Question
 from kellet.server.selection.distances import DISTANCES, Neighbours
 from kellet.server.selection.features import FeatureBins, question_about
 from kellet.server.selection.fleet import Candidate, Fleet, Told
-from kellet.server.selection.values import Draw, lot
+from kellet.server.selection.values import Draw, by_turn, lot
 
 __all__ = ["Similar"]
 
@@ -77,8 +77,8 @@ class Similar(Draw):
     def pick(self, round_: int, fleet: Fleet, places: int) -> list[str]:
         candidates = fleet.candidates()
         lots = {c.device: lot(self.seed, round_, c.device) for c in candidates}
-        by_turn = sorted(candidates, key=lambda c: (c.turn, lots[c.device]))
-        taken = dict.fromkeys(c.device for c in by_turn[: self.turns(places)])
+        first = by_turn(candidates, self.seed, round_)[: self.turns(places)]
+        taken = dict.fromkeys(c.device for c in first)
         unlike = _Unlike(self, candidates)
         for device in taken:
             unlike.take(device)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from kellet.sdk.errors import require
 from kellet.sdk.plan import Manifest
 from kellet.sdk.protocol.histograms import Question
-from kellet.server.selection.fleet import Fleet
+from kellet.server.selection.fleet import Candidate, Fleet
 
-__all__ = ["Available", "Draw", "FirstCome", "Schedule", "Uniform", "Weighted", "lot"]
+__all__ = ["Available", "Draw", "FirstCome", "Schedule", "Uniform", "Weighted", "by_turn", "lot"]
 
 MOST_DEVICES = 2**31
 LONGEST_WINDOW = 3600.0  # s
@@ -22,6 +22,11 @@ LONGEST_WINDOW = 3600.0  # s
 def lot(seed: int, round_: int, device: str) -> bytes:
     """The lot of a device in a round, 32 bytes: the same on every machine, and no two alike."""
     return hashlib.sha256(f"{seed}/{round_}/{device}".encode()).digest()
+
+
+def by_turn(candidates: Iterable[Candidate], seed: int, round_: int) -> list[Candidate]:
+    """Who has waited longest first, of equals who was asked least, of equals by their lots."""
+    return sorted(candidates, key=lambda c: (c.turn, c.asked, lot(seed, round_, c.device)))
 
 
 @dataclass(frozen=True)
@@ -126,18 +131,15 @@ class Weighted(Draw):
 
 @dataclass(frozen=True)
 class Available(Draw):
-    """Who is willing now, and has waited longest since it was asked; the lot among equals.
+    """Who is willing now, and has waited longest since its last turn, of equals the least asked.
 
-    A device that was never asked comes first. It is the time since the last turn that counts,
-    not the number of turns: who enrols late, or was away, need not make up for all that it
-    missed, round after round. In a fleet whose devices are always willing they all have
-    their turn before one has its second.
+    A device that was never asked comes first. The time since the last turn goes before the number
+    of turns: who enrols late, or was away, need not make up for all that it missed, round after
+    round. Of devices that are always willing none is asked twice more than another.
     """
 
     window: float = 1.0
 
     def pick(self, round_: int, fleet: Fleet, places: int) -> list[str]:
-        def key(device: str) -> tuple[int, bytes]:
-            return fleet.look(device).turn, lot(self.seed, round_, device)
-
-        return sorted(fleet.names, key=key)[:places]
+        waited = by_turn(fleet.candidates(), self.seed, round_)
+        return [candidate.device for candidate in waited[:places]]
