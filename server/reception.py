@@ -21,9 +21,12 @@ from kellet.sdk.protocol.messages import (
 )
 from kellet.sdk.protocol.topics import Topics
 from kellet.server.opened import OpenRound
+from kellet.server.patience import spread
 from kellet.server.roster import Roster
 
 __all__ = ["Reception"]
+
+JOINS = 100  # a second, of those for whom the cohort has no place
 
 _DRAWN = 1.0  # s after a draw, when a device that heard nothing of it asks again
 
@@ -38,6 +41,7 @@ class Reception:
         self._topics = topics
         self._roster = roster
         self._deadline = deadline
+        self._full: tuple[int, dict[str, int]] = (0, {})  # a round; how often it was full to whom
 
     def hello(self, device: str, message: Hello, epoch: int) -> tuple[bool, list[Effect]]:
         """Whether the device is welcome, and the answer."""
@@ -82,10 +86,18 @@ class Reception:
             # Those who are drawn are told then; this is for when that gets lost.
             after = max(0.0, opened.draws - now) + _DRAWN
             return [self._busy(device, opened, after, "the devices of this round are being drawn")]
-        after = min(1.0, self._deadline / 4)
-        if opened.cohort.chosen is not None:
-            after = self._deadline  # the round is closed to it
+        after = self._deadline  # where devices were chosen the round is closed to it
+        if opened.cohort.chosen is None:
+            after = self._again(device, opened)
         return [self._busy(device, opened, after, "the cohort is full")]
+
+    def _again(self, device: str, opened: OpenRound) -> float:
+        """Seconds after which a willing device asks for a place that may be free by then."""
+        if self._full[0] != opened.number:
+            self._full = (opened.number, {})
+        told = self._full[1]
+        told[device] = tries = told.get(device, -1) + 1
+        return spread(min(self._deadline / 4, max(1.0, len(told) / JOINS)), device, tries)
 
     def draw(self, devices: Iterable[str], opened: OpenRound, now: float) -> list[Effect]:
         """Ask these of the devices that wait for the round."""

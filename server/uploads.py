@@ -12,12 +12,12 @@ from kellet.sdk.protocol.effects import Effect, Publish, Report
 from kellet.sdk.protocol.messages import Ack, Busy, Grant, Offer
 from kellet.sdk.protocol.parts import decode_part
 from kellet.sdk.protocol.topics import Topics
+from kellet.server.patience import Queue
 
 __all__ = ["Spool", "Transfer", "Uploads"]
 
 WINDOW = 8
 LEASE = 30.0
-RETRY = 1.0
 WRONG_DIGESTS = 3
 
 
@@ -77,6 +77,7 @@ class Transfer:
     device: str
     offer: Offer
     assembly: Assembly
+    began: float
     expires: float
     since_ack: int = 0
     wrong: int = 0
@@ -96,6 +97,7 @@ class Uploads:
         self._spool = spool
         self._admission = admission
         self._open: dict[bytes, Transfer] = {}
+        self._queue = Queue(admission)
         self.received = 0
 
     @property
@@ -127,16 +129,17 @@ class Uploads:
         if transfer is None:
             others = self.granted_bytes
             if others and others + offer.size > self._admission:
-                return None, [self._busy(device, offer, "many uploads are under way")]
+                return None, [self._busy(device, offer, "many uploads are under way", now)]
             try:
                 assembly = Assembly(
                     offer.size, offer.part_size, offer.sha256, self._spool.path(offer.uid)
                 )
             except StorageError as error:
-                busy = self._busy(device, offer, "the aggregator's disk is full")
+                busy = self._busy(device, offer, "the aggregator's disk is full", now)
                 return None, [busy, Report("storage", {"error": str(error)})]
-            transfer = Transfer(device, offer, assembly, now + LEASE)
+            transfer = Transfer(device, offer, assembly, began=now, expires=now + LEASE)
             self._open[offer.uid] = transfer
+            self._queue.leave(offer.uid)
         transfer.expires = now + LEASE
         if transfer.assembly.verified():
             return transfer, []
@@ -162,6 +165,7 @@ class Uploads:
         self.received += len(raw)
         transfer.expires = now + LEASE
         if transfer.assembly.verified():
+            self._queue.took(now - transfer.began)
             return transfer, []
         if transfer.assembly.missing_count == transfer.assembly.count:
             transfer.wrong += 1
@@ -175,6 +179,7 @@ class Uploads:
 
     def finished(self, uid: bytes) -> None:
         """The ledger has answered; its bytes are the spool's business now."""
+        self._queue.leave(uid)
         transfer = self._open.pop(uid, None)
         if transfer is not None:
             transfer.assembly.close()
@@ -204,8 +209,10 @@ class Uploads:
         self._open.pop(transfer.offer.uid, None)
         transfer.assembly.close()
 
-    def _busy(self, device: str, offer: Offer, reason: str) -> Publish:
-        return self._say(device, Busy(after=RETRY, uid=offer.uid, reason=reason))
+    def _busy(self, device: str, offer: Offer, reason: str, now: float) -> Publish:
+        oldest = next((t.began for t in self._open.values()), now)  # they are in that order
+        after = self._queue.after(device, offer.uid, offer.size, now, oldest=oldest)
+        return self._say(device, Busy(after=after, uid=offer.uid, reason=reason))
 
     def _say(self, device: str, message: Grant | Ack | Busy) -> Publish:
         return Publish(self._topics.ctl(device), wire.pack(message))

@@ -236,7 +236,8 @@ def test_admission_full_asks_for_patience_and_grants_later() -> None:
     busy = b.offer(*second)
     assert isinstance(busy, Busy)
     assert busy.uid is not None
-    assert (busy.after, busy.reason) == (1.0, "many uploads are under way")
+    assert busy.reason == "many uploads are under way"
+    assert 0.5 < busy.after <= 1.0
     assert isinstance(c.offer(*third), Busy)
     assert isinstance(a.offer(*first), Grant)  # who is in stays in
     assert a.deliver(*first).counted
@@ -310,7 +311,7 @@ def test_twenty_devices_share_a_narrow_admission(folder: Path) -> None:
 
     watch()
     fleet.heal()
-    assert 6000 < most <= 9000
+    assert 5000 < most <= 9000
     assert [len(fleet.server.ledger.counted(r)) for r in (1, 2)] == [20, 20]
     fleet.check_end()
 
