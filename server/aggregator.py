@@ -175,6 +175,16 @@ class AggregatorMachine:
         return self._roster.size()
 
     @property
+    def control_weight(self) -> int:
+        """The sum of the weights of all controls, over which c is C's mean: N where all are 1."""
+        return self._roster.control_weight(weighted=self.config.algorithm.weighs_controls)
+
+    def weight_of(self, device: str) -> int:
+        """The weight with which a device's control is in C."""
+        member = self._roster.member(device)
+        return member.weight if member else 1
+
+    @property
     def digest(self) -> bytes:
         """SHA-256 of the model's float32 bytes, without the frozen tensors."""
         return self._digest
@@ -352,6 +362,7 @@ class AggregatorMachine:
             round=number,
             epoch=self.epoch,
             members=self._roster.size(),
+            control_weight=self.control_weight,
             model=self.model,
             digest=self._digest,
             control=self.control,
@@ -395,7 +406,7 @@ class AggregatorMachine:
                 self._ledger.moments(),
                 half=opened.half,
                 updates=opened.updates,
-                fleet=algorithms.Fleet(self.control, self._roster.size()),
+                fleet=algorithms.Fleet(self.control, self.control_weight),
             )
             self.model = moved.model
             self._digest = self._blobs.put(vector_bytes(self.model[: self.plan.n_update]))

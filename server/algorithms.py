@@ -78,14 +78,14 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """C, the exact sum of the controls after the round, and N, over which c is its mean."""
+    """C, the exact sum of the controls after the round, and what c is its mean over: N."""
 
     control: ExactSum
-    members: int
+    weight: int
 
     def c(self, part: slice) -> F64:
         """C/N of some elements."""
-        return self.control.mean(self.members, part)
+        return self.control.mean(self.weight, part)
 
 
 def apply_mean(  # noqa: PLR0917
@@ -134,16 +134,16 @@ def apply_mean(  # noqa: PLR0917
 
 
 def announced_control(
-    control: ExactSum, members: int, half: ServerHalf = _PLAIN, moments: F64 | None = None
+    control: ExactSum, weight: int, half: ServerHalf = _PLAIN, moments: F64 | None = None
 ) -> F32:
     """The control to announce: what ``half`` makes of c = C / (N 2^48), rounded once to float32.
 
-    N is the enrolled fleet, never the cohort. ``moments``: the half's own.
+    N, the ``weight``, is of the enrolled fleet, never of the cohort. ``moments``: the half's own.
     """
     c = np.empty(len(control), np.float32)
     for part in parts(len(control)):
         some = np.empty((0, part.stop - part.start)) if moments is None else moments[:, part]
-        c[part] = half.announced(control.mean(members, part), some)
+        c[part] = half.announced(control.mean(weight, part), some)
     return c
 
 

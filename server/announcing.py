@@ -56,13 +56,15 @@ LONGEST = 1e9  # seconds that an announcement can name
 class Standing:
     """Where the fleet is when a round is announced.
 
-    ``model``: float32 [n_params], exact, and ``digest`` the blob of its first n_update
-    elements. ``residual``: the blob of what the last announced model left out.
+    ``control_weight``: over which c is C's mean. ``model``: float32 [n_params], exact, and
+    ``digest`` the blob of its first n_update elements. ``residual``: the blob of what the
+    last announced model left out.
     """
 
     round: int
     epoch: int
     members: int
+    control_weight: int
     model: F32
     digest: bytes
     control: ExactSum
@@ -197,7 +199,7 @@ class Announcer:
         optimizer = config.server_optimizer or PlainMean()
         kept = self._ledger.moments() if half.moments else None
         moments = algorithms.moments_of(half, optimizer, kept, self.shapes.n_train)
-        c = algorithms.announced_control(at.control, at.members, half, moments)
+        c = algorithms.announced_control(at.control, at.control_weight, half, moments)
         raw = encode_vector(codec, c, self.shapes.train)
         return Blob(self._blobs.put(raw), len(raw), codec)
 

@@ -246,7 +246,7 @@ class Counting:
         return [self._say(device, receipt), news]
 
     def _delta_c(self, opened: OpenRound | None, body: Body) -> I64 | None:
-        """What counting ``body`` adds to C, int64 [n_train] on the grid."""
+        """What counting ``body`` adds to its device's control, int64 [n_train] on the grid."""
         if body.c_i is not None:
             return -body.c_i
         if body.delta_c is not None:
@@ -276,6 +276,14 @@ class Counting:
             header.pop(name, None)
         header["size"] = offer.size
         weight = 0
+        if delta_c is not None:
+            member = self._roster.member(device)
+            assert member is not None  # _offer_fault has seen to it
+            held = opened.terms_of(offer.base).algorithm if opened and body else None
+            if held is not None and held.weighs_controls and not member.audit:
+                header["control_weight"] = header["samples"]  # its first, and frozen from here on
+            elif member.weight != 1:
+                header["control_weight"] = member.weight
         if opened is not None and body is not None:
             named = opened.named(offer.base)
             assert named is not None  # _offer_fault has seen to it
@@ -299,9 +307,12 @@ class Counting:
     def _add(
         self, opened: OpenRound | None, row: UpdateRow, body: Body, delta_c: I64 | None
     ) -> None:
-        """Add a counted update to the sums: C always, the round's unless it is a leave."""
+        """Add a counted update to the sums: C always, the round's unless it is a leave.
+
+        ``delta_c`` is the device's own; C takes it times the weight of its control.
+        """
         if delta_c is not None:
-            self.control.add_grid(delta_c)
+            self.control.add_grid(delta_c, row.header.get("control_weight", 1))
         if row.kind == "update":
             # What no checkpoint covers is of the open round: closing one makes a checkpoint.
             assert opened is not None

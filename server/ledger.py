@@ -72,6 +72,12 @@ create table if not exists abilities (
     profile text not null,
     primary key (device, nonce)
 );
+create table if not exists weights (
+    device text not null,
+    nonce blob not null,
+    weight integer not null,
+    primary key (device, nonce)
+);
 create table if not exists histograms (
     device text not null,
     nonce blob not null,
@@ -107,7 +113,7 @@ class Member:
     ``audit``: sum r_j c_ij mod 2^64 of its control as the ledger has it. ``counted``:
     how many of its updates were. A ghost's control stays in C though its installation
     is gone. ``schemes`` and ``profile``: what it said last that it can do. ``histogram``: what it
-    told of its data, kept while it is active.
+    told of its data, kept while it is active. ``weight``: of its control in C, for the epoch.
     """
 
     device: str
@@ -123,6 +129,7 @@ class Member:
     schemes: tuple[str, ...] = (FLOAT,)
     profile: str = ""
     histogram: Histogram | None = None
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +201,7 @@ class Ledger:
             self._db.run(f"update fleet set epoch = ?, control = {slot}", epoch, value)
             self._db.fill("fleet", "control", 1, control)
             self._db.run("update members set audit = '0', counted = 0")
+            self._db.run("delete from weights")
             self._db.run("update members set state = 'dropped' where state = 'ghost'")
             self._db.run("update updates set spooled = 0")
             self._db.run(
@@ -337,8 +345,15 @@ class Ledger:
                 "select device, nonce, question, shares, epsilon from histograms"
             )
         }
-        members = map(_member, rows)
-        return [replace(m, histogram=told.get((m.device, m.nonce))) for m in members]
+        weights = {
+            (device, nonce): weight
+            for device, nonce, weight in self._db.all("select device, nonce, weight from weights")
+        }
+        keys = [(row[0], row[1]) for row in rows]
+        return [
+            replace(_member(row), histogram=told.get(key), weight=weights.get(key, 1))
+            for key, row in zip(keys, rows, strict=True)
+        ]
 
     def write_member(self, *members: Member) -> None:
         """Add memberships or replace what is known of them."""
@@ -379,6 +394,10 @@ class Ledger:
             json.dumps(m.schemes),
             m.profile,
         )
+        if m.weight != 1:
+            self._db.run(
+                "insert or replace into weights values (?, ?, ?)", m.device, m.nonce, m.weight
+            )
         if m.histogram is None or m.state != "active":
             self._db.run("delete from histograms where device = ? and nonce = ?", m.device, m.nonce)
 

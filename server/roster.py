@@ -54,6 +54,18 @@ class Roster:
         """N: every membership whose control is part of C."""
         return self._size
 
+    def control_weight(self, *, weighted: bool) -> int:
+        """The sum of the weights with which controls are in C: N, unless some are not 1.
+
+        Where the fleet is ``weighted``, a member without a control, whose weight is not known
+        yet, counts with the mean of those that are.
+        """
+        belonging = [m for m in self._members.values() if _belongs(m)]
+        known = [m.weight for m in belonging if m.audit]
+        unknown = len(belonging) - len(known)
+        each = round(sum(known) / len(known)) if weighted and known else 1
+        return sum(known) + unknown * each
+
     @property
     def enrolled(self) -> Collection[str]:
         """The devices that are enrolled."""
@@ -174,6 +186,7 @@ class Roster:
             last_uid=row.uid,
             audit=(member.audit + row.audit) % MODULUS,
             seen=self._clock(),
+            weight=row.header.get("control_weight", member.weight),
         )
 
     def heard(self, device: str) -> None:

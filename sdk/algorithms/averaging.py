@@ -133,6 +133,11 @@ class FedAvg:
         return self.control_codec == "derived"
 
     @property
+    def weighs_controls(self) -> bool:
+        """Whether C is the sum of w_i c_i, w_i the samples of a device's first update."""
+        return self.controls and self.weighting == "samples"
+
+    @property
     def spares_newcomers(self) -> bool:
         """Whether a device with no control yet runs a round without the announced one."""
         return False

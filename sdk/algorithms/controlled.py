@@ -34,6 +34,9 @@ class Scaffold(FedAvg):
     no control yet runs its first round as FedAvg does, and its c_i becomes the mean gradient of
     that (option II with c = c_i = 0). In the paper it would walk along g + c, about
     twice as far, and where few devices take part in a round most are newcomers for long.
+    ``weighting``: ``samples`` weighs controls, too: C = sum w_i c_i and c = C / sum w_i, where
+    w_i is the n_i of a device's first update in the control epoch. (To weigh delta_y alone would
+    not move the optimum; c does.)
     """
 
     name: ClassVar[str] = "scaffold"
@@ -48,12 +51,6 @@ class Scaffold(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.option in ("I", "II"), "option", self.option, "I or II")
-        if self.weighting != "uniform":
-            raise UsageError(
-                "SCAFFOLD weighted by samples",
-                why="weighting delta_y alone does not move the optimum, c does",
-                repair='use weighting="uniform"',
-            )
         if not self.delta_c:
             object.__setattr__(self, "delta_c", "derived" if self.option == "II" else "f32")
         require(

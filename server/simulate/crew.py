@@ -53,10 +53,11 @@ class Engine(Protocol):
         """Give each event to its client, in order; what each has to say about it."""
         ...
 
-    def committed(self, counted: Collection[bytes]) -> ExactSum | None:
+    def committed(self, counted: Collection[bytes], weights: Mapping[str, int]) -> ExactSum | None:
         """The sum of the clients' c_i as counted; None where all are zero.
 
         ``counted``: of the updates that wait for a receipt, those that the ledger has counted.
+        ``weights``: of the clients' controls, where they are not 1.
         """
         ...
 
@@ -146,13 +147,13 @@ class Crew:
     def take(self, events: Events, now: float) -> list[Reply]:
         return [self._clients[device].take(event, now) for device, event in events]
 
-    def committed(self, counted: Collection[bytes]) -> ExactSum | None:
+    def committed(self, counted: Collection[bytes], weights: Mapping[str, int]) -> ExactSum | None:
         total: ExactSum | None = None
-        for client in self._clients.values():
+        for device, client in self._clients.items():
             c_i = client.committed(counted)
             if c_i is not None:
                 total = total or ExactSum(len(c_i))
-                total.add_grid(c_i)
+                total.add_grid(c_i, weights.get(device, 1))
         return total
 
     def controls(self) -> dict[str, I64]:

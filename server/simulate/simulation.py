@@ -183,7 +183,7 @@ class Simulation:
         return History(
             rounds=records,
             model=self.server.model,
-            c=self.server.control.mean(self.server.members).astype(np.float32),
+            c=self._c(),
             c_i={device: kernels.from_grid(c_i[device]) for device in self._devices},
             digest=self.server.digest.hex(),
             control_gap=self._gap,
@@ -194,6 +194,9 @@ class Simulation:
             clients={device: judged[device] for device in self._devices if device in judged},
             personal=self._engine.personal() if self._keep else {},
         )
+
+    def _c(self) -> F32:
+        return self.server.control.mean(self.server.control_weight).astype(np.float32)
 
     def evaluator(self) -> Evaluator:
         """The one evaluator, which test and clients share."""
@@ -229,7 +232,7 @@ class Simulation:
         self._hold_invariant()
         if self._keep:
             self._models.append(self.server.model.copy())
-            self._controls.append(self.server.control.mean(self.server.members).astype(np.float32))
+            self._controls.append(self._c())
         if self._on_model:
             self._on_model(record, self.server.model)
         if self._on_round and self._test is None:
@@ -251,7 +254,8 @@ class Simulation:
     def _hold_invariant(self) -> None:
         receipts = ((uid, self.ledger.receipt(uid)) for uid in self._exchange.pending)
         counted = {uid for uid, receipt in receipts if receipt is not None and receipt.counted}
-        total = self._engine.committed(counted) or ExactSum(self.plan.n_train)
+        weights = {d: w for d in self._devices if (w := self.server.weight_of(d)) != 1}
+        total = self._engine.committed(counted, weights) or ExactSum(self.plan.n_train)
         gap = gap_between(self.server.control, total)
         self._gap = max(self._gap, gap)
         if gap:

@@ -42,14 +42,13 @@ I64 = NDArray[np.int64]
 class Brief:
     """What a worker begins with.
 
-    ``modules`` are imported, so that a user's algorithms are registered there, too; ``path`` is
-    where they are looked for. ``kernels``: the backend of the process that asks.
+    ``modules`` are imported, so that a user's algorithms are registered there, too.
+    ``kernels``: the backend of the process that asks.
     """
 
     terms: Terms
     clients: Mapping[str, Enlisted]
     modules: tuple[str, ...]
-    path: tuple[str, ...]
     kernels: str
 
 
@@ -76,9 +75,14 @@ class RemoteTraceback(Exception):
 
 
 class Worker:
-    """The worker's side: one crew, and what it is asked."""
+    """The worker's side: one crew, and what it is asked.
 
-    def __init__(self) -> None:
+    ``path``: where modules are looked for beside the places of this process, so that a brief
+    that names a user's functions can be read.
+    """
+
+    def __init__(self, path: Sequence[str]) -> None:
+        sys.path += [entry for entry in path if entry not in sys.path]
         self._crew: Crew
 
     def answer(self, what: str, arguments: Sequence[Any]) -> Answer:
@@ -105,7 +109,6 @@ class Worker:
         raise ValueError(f"a worker is asked to {what}")
 
     def _begin(self, brief: Brief) -> None:
-        sys.path += [entry for entry in brief.path if entry not in sys.path]
         kernels.use_backend(brief.kernels)
         for module in brief.modules:
             try:
@@ -157,12 +160,11 @@ class Crews:
             replies |= zip(places, self._value(worker), strict=True)
         return [replies[place] for place in range(len(events))]
 
-    def committed(self, counted: Collection[bytes]) -> ExactSum | None:
+    def committed(self, counted: Collection[bytes], weights: Mapping[str, int]) -> ExactSum | None:
         total: ExactSum | None = None
-        for part in self._all("committed", frozenset(counted)):
-            if total is None:
-                total = part
-            elif part is not None:
+        for part in self._all("committed", frozenset(counted), weights):
+            if part is not None:
+                total = total or ExactSum(len(part))
                 total.merge(part)
         return total
 
@@ -171,9 +173,9 @@ class Crews:
 
     def metrics(self, model: F32) -> dict[str, ClientMetrics]:
         return self._joined("metrics", model)
+
     def personal(self) -> dict[str, F32]:
         return self._joined("personal")
-
 
     def close(self) -> None:
         self._workers.close()
@@ -195,11 +197,11 @@ class Crews:
         return answer.value
 
 
-def cannot_travel(error: BaseException) -> UsageError:
+def cannot_travel(why: str) -> UsageError:
     """For what workers would have to be given."""
     return UsageError(
         "the workers cannot be given what this simulation is made of",
-        why=str(error),
+        why=why,
         repair="define functions and classes at the top of a module, or use the inline engine",
     )
 
