@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,13 +52,13 @@ class Cluster:
         actor = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(Worker)
         try:
             for number, brief in enumerate(briefs):
-                self._actors.append(actor.remote())
+                self._actors.append(actor.remote(sys.path))
                 self._asked[number] = self._actors[number].answer.remote("begin", (brief,))
             asked = list(self._asked.values())
             begun, _ = ray.wait(asked, num_returns=len(asked), timeout=_START, fetch_local=False)
         except TypeError as error:  # Ray's word for what cannot be pickled
             self.close()
-            raise cannot_travel(error) from error
+            raise cannot_travel(_in_short(error)) from error
         except BaseException:
             self.close()
             raise
@@ -79,11 +80,12 @@ class Cluster:
         try:
             answer: Answer = self._ray.get(self._asked.pop(worker))
         except self._ray.exceptions.RayTaskError as error:
-            raise cannot_travel(error) from error  # the worker itself never raises
+            # The worker itself never raises: it could not be reached with what it was sent.
+            raise cannot_travel(_in_short(error.cause)) from error
         except self._ray.exceptions.RayError as error:
             raise FleetError(
                 f"worker {worker + 1} of {len(self)} has ended",
-                why=" ".join(str(error).split())[:300],
+                why=_in_short(error),
                 repair="see whether its node is up and had memory enough; then run again",
             ) from error
         return answer
@@ -95,6 +97,10 @@ class Cluster:
         if self._joined:
             self._ray.shutdown()
             self._joined = False
+
+
+def _in_short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _ray() -> Any:

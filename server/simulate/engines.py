@@ -51,10 +51,7 @@ def start(
     modules = _modules(algorithm, engine)
 
     def briefs(number: int) -> list[Brief]:
-        return [
-            Brief(terms, hand, modules, tuple(sys.path), kernels.backend())
-            for hand in dealt(clients, number)
-        ]
+        return [Brief(terms, hand, modules, kernels.backend()) for hand in dealt(clients, number)]
 
     if engine == "local":
         from kellet.server.simulate.local import Processes

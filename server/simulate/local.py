@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
@@ -39,7 +40,10 @@ class Processes:
             for number in range(len(briefs)):
                 ours, theirs = context.Pipe()
                 process = context.Process(
-                    target=_serve, args=(theirs,), name=f"kellet-worker-{number + 1}", daemon=True
+                    target=_serve,
+                    args=(theirs, sys.path),
+                    name=f"kellet-worker-{number + 1}",
+                    daemon=True,
                 )
                 process.start()
                 theirs.close()  # so that the end of the worker is the end of the pipe
@@ -60,7 +64,7 @@ class Processes:
         except (BrokenPipeError, ConnectionResetError):
             raise self._ended(worker) from None
         except UNPICKLABLE as error:
-            raise cannot_travel(error) from error
+            raise cannot_travel(str(error)) from error
 
     def answer(self, worker: int) -> Answer:
         link, process = self._links[worker], self._processes[worker]
@@ -96,11 +100,11 @@ class Processes:
         )
 
 
-def _serve(link: Connection) -> None:
+def _serve(link: Connection, path: Sequence[str]) -> None:
     """A worker's life: answer until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the command, which ends us
     _end_with_parent()
-    worker = Worker()
+    worker = Worker(path)
     while True:
         try:
             what, arguments = link.recv()
