@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from kellet.sdk.commands.options import Whole, called_by_options
 from kellet.sdk.errors import UsageError
+from kellet.sdk.personal import parse as parse_personal
 from kellet.sdk.transport.checks import LONGEST
 from kellet.server.commands.algorithm import AlgorithmOptions
 
@@ -77,6 +78,11 @@ class RoundOptions:
     max_stale: Whole = 4
     """Rounds that an update may be late with --late buffer."""
 
+    personal: str | None = None
+    """How each device makes a model of its own beside the fleet's, which never leaves it:
+    ditto:LAMBDA (arXiv 2012.04221) or finetune:STEPS, with more settings as ,NAME=VALUE
+    (docs/personalisation.md); none, unless given."""
+
     def config(self, fleet: str, algorithm: AlgorithmOptions, handle: BrokerHandle) -> FleetConfig:
         """The fleet's configuration over this broker. Raises ``UsageError``."""
         from kellet.server.config import FleetConfig
@@ -109,6 +115,7 @@ class RoundOptions:
                 feedback=self.feedback,
                 downlink=self.downlink,
                 schemes=_listed(self.scheme),
+                personal=parse_personal(self.personal) if self.personal else None,
                 late=self.late,
                 buffer=self.buffer,
                 max_stale=self.max_stale,

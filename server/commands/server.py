@@ -187,18 +187,23 @@ class _Teller:
             "downlink_bytes": down,  # both since this process began, as are the seconds
             "resumed_after_round": self._resumed,
             **_staleness(rows),
+            **{name: value for name, value in last.items() if name.startswith("personal_")},
             "seconds": round(time.monotonic() - self._began, 2),
             "digest": aggregator.machine.digest.hex(),
             "model": str(model) if model.is_file() else None,
         }
         accuracy = "" if facts["accuracy"] is None else f", accuracy {facts['accuracy']:.1%}"
+        own = ""
+        if facts.get("personal_accuracy") is not None:
+            own = f"\nDevices' own models: accuracy {facts['personal_accuracy']:.1%} in the mean, "
+            own += f"{facts['personal_accuracy_worst']:.1%} over the worst tenth of the last round."
         late = f", {facts['staleness']:.2f} rounds late on average" if "staleness" in facts else ""
         since = f" since round {self._resumed}" if self._resumed else ""
         self._console.end_display(keep=True)
         self._console.result(
             facts,
             f"{len(rows)} rounds done{accuracy}; {counted} updates counted{late}, "
-            f"{megabytes(up)} up, {megabytes(down)} down{since}.\nThe model: {facts['model']}",
+            f"{megabytes(up)} up, {megabytes(down)} down{since}.{own}\nThe model: {facts['model']}",
         )
 
 

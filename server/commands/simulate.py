@@ -53,9 +53,13 @@ class FleetOptions:
     downlink: Literal["f32", "q8"] | None = None
     """How model and control travel: float32 (unless given) or int8 rows."""
 
+    personal: str | None = None
+    """How each client makes a model of its own beside the fleet's: ditto:LAMBDA or
+    finetune:STEPS, with more settings as ,NAME=VALUE; judged by --holdout."""
+
     def settings(self) -> dict[str, Any]:
         """What was given: settings by name."""
-        names = ("cohort", "scheme", "shift", "uplink", "share", "downlink")
+        names = ("cohort", "personal", "scheme", "shift", "uplink", "share", "downlink")
         given = {name: vars(self)[name] for name in names if vars(self)[name] is not None}
         return given | ({"feedback": True} if self.feedback else {})
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kellet.sdk.plan import Plan
 from kellet.server.commands.rounds import RoundLog, megabytes
+from kellet.server.metrics import worst_decile
 from kellet.server.research import Measured, Measures, Population, Source, run
 from kellet.server.research.rows import RoundRow
 from kellet.server.research.settings import cell_of
@@ -136,7 +137,18 @@ class _Teller:
             "downlink_bytes": last.downlink_bytes,
             "seconds": round(time.monotonic() - self._began, 2),
             "digest": history.digest,
+            **_own(history),
         }
+
+
+def _own(history: History) -> dict[str, float]:
+    """How the clients' own models do in the mean and over the worst tenth, where they have some."""
+    told = [client.personal_accuracy for client in history.clients.values()]
+    known = [accuracy for accuracy in told if accuracy is not None]
+    if not known:
+        return {}
+    mean = sum(known) / len(known)
+    return {"personal_accuracy": mean, "personal_worst": worst_decile(known)}
 
 
 def _words(facts: Mapping[str, Any]) -> str:
@@ -150,6 +162,9 @@ def _words(facts: Mapping[str, Any]) -> str:
     if facts["client_accuracy"] is not None:
         worst = f"{facts['client_worst']:.1%} over the worst tenth"
         told.append(f"clients {facts['client_accuracy']:.1%} in the mean, {worst}")
+    if "personal_accuracy" in facts:
+        worst = f"{facts['personal_worst']:.1%} over the worst tenth"
+        told.append(f"their own models {facts['personal_accuracy']:.1%} in the mean, {worst}")
     if facts["pr_auc"] is not None:
         told.append(f"PR-AUC {facts['pr_auc']:.3f}, ROC-AUC {facts['roc_auc']:.3f}")
     if facts["drift_max"] is not None:

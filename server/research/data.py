@@ -30,13 +30,14 @@ class Population:
     """A fleet's data, checked against the plan.
 
     ``clients``: what each trains on. ``judged``: what each client's accuracy is of: its
-    held-out samples, or where none are held out those that it trains on. ``test``: what
+    held-out samples, or where none are ``held_out`` those that it trains on. ``test``: what
     the model is judged by as a whole, or None.
     """
 
     clients: dict[str, Arrays]
     judged: dict[str, Arrays]
     test: Arrays | None
+    held_out: bool = False
 
     @classmethod
     def of(
@@ -63,12 +64,12 @@ class Population:
             training[name] = (kept.x, kept.y)
             judged[name] = (out.x, out.y) if out is not None else training[name]
         if test is not None:
-            return cls(training, judged, plan.check_data(*test))
+            return cls(training, judged, plan.check_data(*test), holdout > 0)
         if not holdout:
             return cls(training, judged, None)
         parts = list(judged.values())
         whole_x, whole_y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        return cls(training, judged, (whole_x, whole_y))
+        return cls(training, judged, (whole_x, whole_y), held_out=True)
 
 
 class Source(Protocol):

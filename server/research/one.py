@@ -124,6 +124,8 @@ def run(
     ``simulate`` with the same arguments. The history's rounds have loss and accuracy
     where they were judged. Raises what ``simulate`` does.
     """
+    if options.get("personal") and population.held_out:
+        options["holdout"] = population.judged
     watch = _Watch(plan, population, algorithm, scheme, rounds, measures or Measures(), on_round)
     history = simulate(
         plan,

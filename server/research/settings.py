@@ -30,6 +30,7 @@ _OF_PARTITIONS = {"alpha": float, "percent": float, "labels": int}
 _OF_FLEETS: dict[str, Any] = {"partition": str, "clients": int, "least": int, "feature": int}
 _OF_RUNS: dict[str, Any] = {
     "cohort": int | Literal["all"],
+    "personal": str,
     "schedule": str,
     "scheme": str,
     "shift": Literal["f32", "int8"],
@@ -327,7 +328,10 @@ def _convert(whole: str, name: str, value: Any) -> Any:
 
 def _wanted(hint: Any) -> str:
     plain = {float: "a number", int: "a whole number", bool: "true or false", str: "a name"}
-    return plain.get(hint) or " or ".join(plain.get(a, str(a)) for a in typing.get_args(hint))
+    if hint in plain:
+        return plain[hint]
+    parts = typing.get_args(hint)
+    return " or ".join(str(part) if isinstance(part, str) else _wanted(part) for part in parts)
 
 
 def _hint(whole: str) -> Any:
