@@ -58,6 +58,7 @@ def peak_of(
     scheme: str,
     controls: bool,
     int8_shift: bool,
+    vectors: int = 0,
     batch: int,
     data_bytes: int,
     sent: int,
@@ -66,8 +67,9 @@ def peak_of(
 ) -> Peak:
     """The memory of training ``plan`` in ``scheme``.
 
-    ``controls``: under SCAFFOLD; ``int8_shift``: with its shift as int8 rows where the
-    weights are float32. ``data_bytes``: of the samples. ``sent``, ``received``, ``control``:
+    ``controls``: under an algorithm with a c_i; ``int8_shift``: with its shift as int8 rows
+    where the weights are float32. ``vectors``: what its steps hold further, each float32
+    [n_train]. ``data_bytes``: of the samples. ``sent``, ``received``, ``control``:
     bytes of the update, the model and the control as they travel. Hold-out, option I and
     error feedback are not counted.
     """
@@ -87,6 +89,7 @@ def peak_of(
     # What was coded (delta_y itself, in float32), c as long as delta_c is derived from it, and
     # the update's bytes; c_i goes from the disk to the disk in parts.
     saving = min(vector, sent) + sent + min(sent, _SAVING) + controls * control
+    training += vectors * trained
     return Peak(
         process=_PROCESS,
         graph=_GRAPH * len(plan.step_graph),

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from kellet.firmware_profiles import PROCESS_MB, Profile
-from kellet.sdk.algorithms import FedAvg
+from kellet.sdk.algorithms import FedAvg, make
 from kellet.sdk.errors import PlanError, UsageError
 from kellet.sdk.peak import peak_of
 from kellet.sdk.plan import Plan
@@ -104,7 +104,7 @@ def predict(
     profile: Profile,
     *,
     scheme: str,
-    algorithm: str,
+    algorithm: FedAvg | str,
     batch: int,
     samples: int = 0,
     link: Link | None = None,
@@ -113,16 +113,20 @@ def predict(
 ) -> Candidate:
     """What one way to train takes on a device of this profile.
 
-    ``scheme``: of the plan's; ``algorithm``: fedavg, fedprox or scaffold; ``samples``: that
-    the device holds. ``uplink``, ``downlink``: the codecs; under SCAFFOLD delta_c is derived
-    and costs no bytes.
+    ``scheme``: of the plan's; ``algorithm``: a value, or a name with its defaults;
+    ``samples``: that the device holds. ``uplink``, ``downlink``: the codecs; a delta_c that is
+    derived costs no bytes.
     """
     scheme = check_scheme(scheme)
-    controls = algorithm == "scaffold"
+    runs = make(algorithm) if isinstance(algorithm, str) else algorithm
     shapes = Shapes.of(plan.manifest.tensors)
     up = vector_limit(uplink, shapes.n_update, shapes.update, _SHARE) + _HEADER
     model = vector_limit(downlink, shapes.n_update, shapes.update, _SHARE)
-    control = vector_limit(downlink, shapes.n_train, shapes.train, _SHARE) if controls else 0
+    control = 0
+    if runs.announces_control:
+        control = vector_limit(downlink, shapes.n_train, shapes.train, _SHARE)
+    if runs.control_codec not in ("none", "derived"):
+        up += vector_limit(cast("Codec", runs.control_codec), shapes.n_train, shapes.train, _SHARE)
     most = max(1, profile.max_message_bytes)
     up_bytes = up + _parts(up, most) + _ENVELOPE // 2
     down_bytes = model + control + _parts(model, most) + _parts(control, most) + _ENVELOPE // 2
@@ -130,7 +134,8 @@ def predict(
         peak_of(
             plan,
             scheme=scheme,
-            controls=controls,
+            controls=runs.controls,
+            vectors=bool(runs.momentum) + bool(runs.memory) + bool(runs.lookahead),
             int8_shift=profile.shift == "int8",
             batch=batch,
             data_bytes=samples * sample_bytes(plan),
@@ -140,7 +145,7 @@ def predict(
         ).total
         / MB
     )
-    storage = _storage(plan, up, controls) / MB
+    storage = _storage(plan, up, runs) / MB
     short_of = []
     if peak > profile.memory_budget_mb:
         short_of.append(f"needs {math.ceil(peak)} MB of memory, of {profile.memory_budget_mb}")
@@ -148,7 +153,7 @@ def predict(
         short_of.append(f"needs {math.ceil(storage)} MB of storage, of {profile.storage_budget_mb}")
     return Candidate(
         scheme=scheme,
-        algorithm=algorithm,
+        algorithm=runs.name,
         batch=batch,
         peak_mb=peak,
         storage_mb=storage,
@@ -226,7 +231,7 @@ def misfit(
     """Why a device of this profile cannot train so, with the numbers; empty where it can."""
     samples = data_bytes // max(1, sample_bytes(plan))
     found = predict(
-        plan, profile, scheme=scheme, algorithm=algorithm.name, batch=batch, samples=samples
+        plan, profile, scheme=scheme, algorithm=algorithm, batch=batch, samples=samples
     )
     return " and ".join(found.short_of)
 
@@ -311,9 +316,11 @@ def _parts(size: int, most: int) -> int:
     return -(-size // most) * (PART_HEADER + _FRAME)
 
 
-def _storage(plan: Plan, body: int, controls: bool) -> int:
+def _storage(plan: Plan, body: int, algorithm: FedAvg) -> int:
     """The state directory at its largest: the plan, the database, and the database's log.
 
-    Update and control lie in the database once, and in its log again; beside them c_i.
+    Update, control and memory lie in the database once, and in its log again; beside them the
+    c_i and the memory that they follow.
     """
-    return plan.size + 2 * body + controls * 3 * 8 * plan.n_train + _LOG
+    kept = (8 if algorithm.controls else 0) + (4 if algorithm.memory else 0)
+    return plan.size + 2 * body + 3 * kept * plan.n_train + _LOG

@@ -11,7 +11,7 @@ from support.toy_plans import softmax_regression
 from kellet.firmware_profiles import LOG_MB, PROCESS_MB, load
 from kellet.firmware_profiles.profile import _SCHEMES
 from kellet.sdk import Plan, peak, planner
-from kellet.sdk.algorithms import FedProx, Scaffold
+from kellet.sdk.algorithms import FedAvg, FedProx, Scaffold
 from kellet.sdk.commands.fit import link_of
 from kellet.sdk.errors import PlanError, UsageError
 from kellet.sdk.peak import peak_of
@@ -19,6 +19,7 @@ from kellet.sdk.plan.schemes import SCHEMES, family
 from kellet.sdk.planner import Advice, Candidate, Link, advise, misfit, predict
 
 PI, ZERO = load("pi_4b"), load("pi_zero_2w")
+ROOMY = load("x86_64")
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +211,19 @@ def test_no_scheme_in_common_is_said(wide: Plan) -> None:
         advise(wide, replace(ZERO, schemes=("w8.row",)))
     with pytest.raises(UsageError, match="batch = 0"):
         advise(wide, PI, batch=0)
+
+
+def test_each_algorithm_takes_what_it_holds(wide: Plan) -> None:
+    """FedDyn has a c_i, and no c travels; Per-FedAvg holds one vector more than FedAvg."""
+
+    def of(algorithm: FedAvg | str) -> Candidate:
+        return predict(wide, ROOMY, scheme="f32", algorithm=algorithm, batch=1)
+
+    plain, scaffold, dynamic = of("fedavg"), of("scaffold"), of("feddyn")
+    assert dynamic.down == plain.down < scaffold.down
+    assert dynamic.up == scaffold.up == plain.up
+    assert dynamic.storage_mb == scaffold.storage_mb > plain.storage_mb
+    assert plain.peak_mb <= of("perfedavg").peak_mb <= scaffold.peak_mb
+    assert of(FedAvg(momentum=0.9)).peak_mb == of("perfedavg").peak_mb
+    explicit = of(Scaffold(delta_c="f32"))
+    assert explicit.up - scaffold.up >= 4 * wide.n_train
