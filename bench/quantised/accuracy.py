@@ -12,11 +12,10 @@ import numpy as np
 from bench.evidence.data import pool
 from bench.quantised.grid import NEAREST, Cell, Setting, algorithm
 from bench.quantised.nearest import nearest_steps
-from kellet.sdk.errors import FleetError
 from kellet.sdk.local_int8 import int8_steps
 from kellet.sdk.plan import Plan
 from kellet.server.partition import clients_of, dirichlet
-from kellet.server.simulate import Simulation
+from kellet.server.simulate import RoundAbandoned, Simulation
 from kellet.server.simulate.kinds import kinds_of
 
 __all__ = ["Finished", "Job", "run"]
@@ -78,9 +77,7 @@ def run(job: Job) -> Finished:
     )
     try:
         history = simulation.run()
-    except FleetError as error:
-        if "abandoned" not in error.what:  # that is where no client has an update any more
-            raise
+    except RoundAbandoned as error:  # no client has an update any more
         return Finished(
             cell=cell,
             fingerprint=job.fingerprint,
