@@ -24,9 +24,18 @@ def lot(seed: int, round_: int, device: str) -> bytes:
     return hashlib.sha256(f"{seed}/{round_}/{device}".encode()).digest()
 
 
-def by_turn(candidates: Iterable[Candidate], seed: int, round_: int) -> list[Candidate]:
-    """Who has waited longest first, of equals who was asked least, of equals by their lots."""
-    return sorted(candidates, key=lambda c: (c.turn, c.asked, lot(seed, round_, c.device)))
+def by_turn(
+    candidates: Iterable[Candidate], seed: int, round_: int, *, cycle: int = 1
+) -> list[Candidate]:
+    """Who has waited longest first, of equals who was asked least, of equals by their lots.
+
+    Equals are those whose last turns were in the same of the ``cycle`` rounds that follow each
+    other: by single rounds the devices of one round would be those of a later one again.
+    """
+    return sorted(
+        candidates,
+        key=lambda c: ((c.turn - 1) // cycle, c.asked, lot(seed, round_, c.device)),
+    )
 
 
 @dataclass(frozen=True)
@@ -135,11 +144,13 @@ class Available(Draw):
 
     A device that was never asked comes first. The time since the last turn goes before the number
     of turns: who enrols late, or was away, need not make up for all that it missed, round after
-    round. Of devices that are always willing none is asked twice more than another.
+    round. Rounds go in cycles of as many as it takes to ask all N that are willing: in each of
+    them all have a turn, in an order of its own, and none waits for 2 ceil(N / size) rounds.
     """
 
     window: float = 1.0
 
     def pick(self, round_: int, fleet: Fleet, places: int) -> list[str]:
-        waited = by_turn(fleet.candidates(), self.seed, round_)
+        cycle = max(1, math.ceil(len(fleet.names) / self.size))
+        waited = by_turn(fleet.candidates(), self.seed, round_, cycle=cycle)
         return [candidate.device for candidate in waited[:places]]
