@@ -342,7 +342,16 @@ class AggregatorMachine:
         return self._reception.draw(drawn, opened, now)
 
     def _advance(self, now: float) -> list[AggregatorEffect]:
-        """Announce the next round, or say why there is none."""
+        """Announce the next round, or say why there is none.
+
+        While it waits this is asked at every hello of a fleet that comes, so who is silent is
+        looked for only once a round could open.
+        """
+        if self._closed >= self.config.rounds:
+            self.finished = True
+            return self._idle("finished")
+        if len(self._roster.enrolled) < self.config.min_members:
+            return self._idle("waiting")
         silent = self._roster.silent(self.config.member_ttl)
         share = len(silent) / max(1, self._roster.size())
         if self.config.algorithm.controls and share > self.config.max_silent:
@@ -351,9 +360,6 @@ class AggregatorMachine:
             why = Report("silent", {"devices": silent, "members": self._roster.size()})
             return [why, *self.new_epoch(now)]
         self._roster.forget_silent(self.config.member_ttl)
-        if self._closed >= self.config.rounds:
-            self.finished = True
-            return self._idle("finished")
         if len(self._roster.enrolled) < self.config.min_members:
             return self._idle("waiting")
         number = self._number + 1
