@@ -32,6 +32,9 @@ class FleetOptions:
     cohort: Whole | None = None
     """Clients that each round asks, drawn by the seed; all, unless given."""
 
+    selection: Literal["uniform", "weighted", "available", "similar"] | None = None
+    """Which clients a round of --cohort asks (docs/selection.md); uniform, unless given."""
+
     seed: Whole = 0
     """Decides the split of the data, the cohorts and the batches."""
 
@@ -59,7 +62,16 @@ class FleetOptions:
 
     def settings(self) -> dict[str, Any]:
         """What was given: settings by name."""
-        names = ("cohort", "personal", "scheme", "shift", "uplink", "share", "downlink")
+        names = (
+            "cohort",
+            "selection",
+            "personal",
+            "scheme",
+            "shift",
+            "uplink",
+            "share",
+            "downlink",
+        )
         given = {name: vars(self)[name] for name in names if vars(self)[name] is not None}
         return given | ({"feedback": True} if self.feedback else {})
 
@@ -92,6 +104,8 @@ def simulate(
     algorithm: AlgorithmOptions | None = None,
     measures: MeasureOptions | None = None,
     sweep: SweepOptions | None = None,
+    engine: Literal["inline", "local", "ray"] = "inline",
+    workers: Whole | None = None,
     report: Folder | None = None,
     json: bool = False,
 ) -> None:
@@ -103,6 +117,11 @@ def simulate(
     ----------
     plan
         A .kplan file, or a built-in plan: wisdm or har. A task brings its own.
+    engine
+        Where clients are trained: in this process, in processes of this machine (local), or
+        on a Ray cluster that is there (ray). The result is the same, to the last bit.
+    workers
+        Processes of the engine; as many as there are CPUs, unless given.
     report
         Directory for an HTML report.
     json
@@ -116,9 +135,8 @@ def simulate(
         check_installed()
         check_folder(report)
     many.check()
-    # The settings that partitions have other names for.
-    of_partitions = dict.fromkeys(("alpha", "percent", "each", "values"), "partition")
-    with Console(json=json) as console, called_by_options(**of_partitions):
+    execution = {"engine": engine, "workers": workers}
+    with Console(json=json) as console, called_by_options(column="feature"):
         source = data.source()
         name = data.plan(plan, source)
         settings = data.settings() | fleet.settings()
@@ -132,12 +150,13 @@ def simulate(
                 console,
                 name,
                 source,
-                settings | chosen.settings(),
+                settings | _qualified(chosen.settings()),
                 many,
                 rounds=fleet.rounds,
                 seed=fleet.seed,
                 holdout=data.holdout,
                 measures=measured,
+                execution=execution,
                 report=report,
             )
         else:
@@ -153,5 +172,12 @@ def simulate(
                 seed=fleet.seed,
                 holdout=data.holdout,
                 measures=measured,
+                execution=execution,
                 report=report,
             )
+
+
+def _qualified(settings: dict[str, Any]) -> dict[str, Any]:
+    """An algorithm's options by their whole names: --alpha is never the partition's."""
+    plain = ("algorithm", "server_optimizer")
+    return {k if k in plain else f"algorithm.{k}": value for k, value in settings.items()}

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from kellet.sdk.plan import Plan
 from kellet.server.commands.rounds import RoundLog, megabytes
-from kellet.server.metrics import worst_decile
 from kellet.server.research import Measured, Measures, Population, Source, run
 from kellet.server.research.rows import RoundRow
 from kellet.server.research.settings import cell_of
 from kellet.server.research.sweep import round_row
-from kellet.server.research.table import run_row
+from kellet.server.research.table import own_models, run_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +49,7 @@ def run_single(
     seed: int,
     holdout: float,
     measures: Measures,
+    execution: Mapping[str, Any],
     report: Path | None,
 ) -> None:
     """Run one simulation, and tell its rounds and what it came to."""
@@ -68,7 +68,8 @@ def run_single(
         seed=seed,
         measures=measures,
         on_round=teller.tell,
-        **cell.options,
+        **cell.arguments(),
+        **execution,
     )
     facts = teller.summary(history)
     if report is not None:
@@ -137,18 +138,8 @@ class _Teller:
             "downlink_bytes": last.downlink_bytes,
             "seconds": round(time.monotonic() - self._began, 2),
             "digest": history.digest,
-            **_own(history),
+            **own_models(history),
         }
-
-
-def _own(history: History) -> dict[str, float]:
-    """How the clients' own models do in the mean and over the worst tenth, where they have some."""
-    told = [client.personal_accuracy for client in history.clients.values()]
-    known = [accuracy for accuracy in told if accuracy is not None]
-    if not known:
-        return {}
-    mean = sum(known) / len(known)
-    return {"personal_accuracy": mean, "personal_worst": worst_decile(known)}
 
 
 def _words(facts: Mapping[str, Any]) -> str:

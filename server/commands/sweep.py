@@ -12,6 +12,7 @@ import msgspec
 
 from kellet.sdk.errors import FleetError
 from kellet.sdk.signals import Interrupted
+from kellet.server.commands.algorithm import AlgorithmOptions
 from kellet.server.research import Measures, Source, Sweep, sweep, write_parquet
 from kellet.server.research.settings import text
 
@@ -38,10 +39,13 @@ def run_sweep(
     seed: int,
     holdout: float,
     measures: Measures,
+    execution: Mapping[str, Any],
     report: Path | None,
 ) -> None:
     """Work the runs that are missing, tell them as they end, and put all into one table."""
     axes, seeds = options.axes(seed)
+    if "algorithm" in axes:  # MODULE:NAME is imported, and known by its name from then on
+        axes["algorithm"] = [AlgorithmOptions(algorithm=name).name for name in axes["algorithm"]]
     teller = _Teller(console, rounds, options.out)
     try:
         came = sweep(
@@ -50,6 +54,7 @@ def run_sweep(
             axes=axes,
             seeds=seeds,
             settings={name: value for name, value in settings.items() if name not in axes},
+            execution=execution,
             rounds=rounds,
             holdout=holdout,
             measures=measures,
@@ -201,6 +206,8 @@ def _columns(target: float | None) -> list[tuple[str, str, str]]:
         ("drift", "drift_mean", ".3g"),
         ("max", "drift_max", ".3g"),
         ("of G/mu", "of_bound", ".0%"),
+        ("own models", "personal_accuracy", ".3f"),
+        ("worst 10%", "personal_worst", ".3f"),
         (f"rounds {reached}", "rounds_to_target", "of"),
         ("MB up", "up_mb", ".2f"),
         ("MB down", "down_mb", ".2f"),

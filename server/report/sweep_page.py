@@ -32,6 +32,8 @@ _TABLE = (
     ("drift", "drift_mean", 2),
     ("largest", "drift_max", 2),
     ("of G/&mu;", "of_bound", 2),
+    ("own models", "personal_accuracy", 3),
+    ("worst tenth of these", "personal_worst", 3),
     ("rounds to target", "rounds_to_target", 1),
     ("MB up", "up_mb", 2),
     ("MB down", "down_mb", 2),
@@ -102,16 +104,18 @@ def _results(sweep: Sweep, lines: Sequence[Line]) -> str:
     ]
     head = (
         "",
-        *(escape(name.replace("_", " ")) for name in names),
+        *(escape(_worded(name)) for name in names),
         "runs",
         *(title for title, _, _ in columns),
     )
     target = sweep.configuration.get("target_accuracy")
+    held = sweep.configuration.get("holdout")
+    judged = f"the {held:.0%} of their samples that they hold out" if held else "their own data"
     intro = (
         "Means over the seeds, with the least and the greatest where there are several. Accuracy, "
         "loss and areas are of the last model on the test set, &ldquo;best&rdquo; is of the round "
         "with the highest accuracy there. Clients are judged by the server&rsquo;s model on "
-        "their own data; the worst tenth is the mean over the worst-off tenth of them. Drift is "
+        f"{judged}; the worst tenth is the mean over the worst-off tenth of them. Drift is "
         "||y<sub>i</sub> &minus; x||, over all rounds; &ldquo;of G/&mu;&rdquo; is the largest "
         "drift as a part of FedProx&rsquo;s bound."
     )
@@ -203,18 +207,22 @@ def _is_data(name: str) -> bool:
 
 def _method(settings: Mapping[str, Any], names: Sequence[str]) -> str:
     """How a line of a chart is called: the algorithm, and what of it was swept."""
-    more = [f"{n.rpartition('.')[2]} {text(settings[n])}" for n in names
-            if n in settings and not _is_data(n)]  # fmt: skip
+    of_method = [name for name in names if name in settings and not _is_data(name)]
+    more = [f"{_worded(name)} {text(settings[name])}" for name in of_method]
     return ", ".join([shown(settings["algorithm"]), *more])
 
 
 def _panel(run: RunRow, names: Sequence[str]) -> str:
     """What charts a run belongs to: the settings of its data that were swept."""
     return ", ".join(
-        f"{name.replace('_', ' ')} {text(run.settings[name])}"
+        f"{_worded(name)} {text(run.settings[name])}"
         for name in names
         if name in run.settings and _is_data(name)
     )
+
+
+def _worded(name: str) -> str:
+    return name.rpartition(".")[2].replace("_", " ")
 
 
 def _setting(settings: Mapping[str, Any], name: str) -> str:

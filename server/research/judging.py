@@ -78,9 +78,11 @@ class Judge:
             return Judged(accuracy=metrics.accuracy, loss=_finite(metrics.loss), **by_client)
         scores = self._evaluator.scores(model, x)
         areas = curves(scores, y)
+        with np.errstate(invalid="ignore", over="ignore"):  # a model that runs away has no loss
+            loss = mean_cross_entropy(scores, y)
         return Judged(
             accuracy=float((scores.argmax(axis=1) == y).mean()),
-            loss=_finite(mean_cross_entropy(scores, y)),
+            loss=_finite(loss),
             pr_auc=areas.pr_auc if areas else None,
             roc_auc=areas.roc_auc if areas else None,
             **by_client,

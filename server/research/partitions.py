@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,15 @@ class Partition:
         Raises ``UsageError`` where the pool has too few, ``DataError`` where its labels
         or owners do not serve.
         """
-        return KINDS[self.kind].share(self, pool, seed)
+        try:
+            return KINDS[self.kind].share(self, pool, seed)
+        except UsageError as error:
+            number = re.match(r"(alpha|percent|each) = ", error.what)
+            if number is None:
+                raise
+            raise UsageError(
+                f"partition = {self}", why=f"its number: {error.why}", repair="change it"
+            ) from None
 
     def __str__(self) -> str:
         return self.kind if self.amount is None else f"{self.kind}:{self.amount:g}"

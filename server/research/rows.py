@@ -23,7 +23,10 @@ class RoundRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data's loss over the local steps, mean over the clients counted. ``drift_mean``,
     ``drift_max``: of ||y_i - x|| over them. ``gradient``: G as `Gradients` measures it, and
     ``drift_bound`` FedProx's G / mu; null where the bound does not apply. ``step_norm``: of the
-    server's step. ``up_mb``, ``down_mb``: sent since the run began, by clients and to them.
+    server's step. ``personal_accuracy``, ``personal_worst``: of the counted clients' own models on
+    what they hold out, mean and worst tenth. ``evenness``: how evenly clients were counted up to
+    now, the entropy of `kellet.server.selection.entropy`, 1 where all were as often.
+    ``up_mb``, ``down_mb``: sent since the run began, by clients and to them.
     ``wall_seconds``: the round without its judging. ``model``: SHA-256 after the round.
     """
 
@@ -44,6 +47,9 @@ class RoundRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gradient: float | None
     drift_bound: float | None
     step_norm: float | None
+    personal_accuracy: float | None
+    personal_worst: float | None
+    evenness: float | None
     up_mb: float
     down_mb: float
     wall_seconds: float
@@ -62,7 +68,8 @@ class RunRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ``drift_mean``, ``drift_max``: the mean and the maximum over the rounds. ``of_bound``: the
     largest ``drift_max / drift_bound`` of a round, above 1 where the bound was exceeded; null
     where no round had one.
-    ``updates_refused``, ``control_gap``: the last is |C - sum c_i| in steps of the grid, 0.
+    ``personal_accuracy``, ``personal_worst``: of all clients' own models after the last round;
+    ``evenness`` after it. ``control_gap``: the largest |C - sum c_i|, in steps of the grid: 0.
     """
 
     cell: str
@@ -85,6 +92,9 @@ class RunRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     drift_mean: float | None
     drift_max: float | None
     of_bound: float | None
+    personal_accuracy: float | None
+    personal_worst: float | None
+    evenness: float | None
     up_mb: float
     down_mb: float
     wall_seconds: float

@@ -21,6 +21,7 @@ from kellet.sdk.algorithms import ALGORITHMS, FedAvg
 from kellet.sdk.errors import UsageError
 from kellet.server.optimizers import OPTIMIZERS, ServerOptimizer
 from kellet.server.research.partitions import KINDS, LEAST, Partition, parse
+from kellet.server.selection import SELECTIONS, make
 
 __all__ = ["Axes", "Cell", "cell_of", "cells", "seeds_of", "text"]
 
@@ -30,6 +31,7 @@ _OF_PARTITIONS = {"alpha": float, "percent": float, "labels": int}
 _OF_FLEETS: dict[str, Any] = {"partition": str, "clients": int, "least": int, "feature": int}
 _OF_RUNS: dict[str, Any] = {
     "cohort": int | Literal["all"],
+    "selection": Literal[tuple(SELECTIONS)],
     "personal": str,
     "schedule": str,
     "scheme": str,
@@ -49,7 +51,8 @@ class Cell:
     """One run. ``key`` names it by what was swept; ``settings`` are those of its rows.
 
     ``partition`` is None where the data is not shared out by one; ``clients`` then counts
-    the devices that share a task's people. ``options`` are ``simulate``'s.
+    the devices that share a task's people. ``options`` are ``simulate``'s, and a selection's
+    name.
     """
 
     key: str
@@ -60,6 +63,14 @@ class Cell:
     clients: int | None
     seed: int
     options: dict[str, Any]
+
+    def arguments(self) -> dict[str, Any]:
+        """What ``simulate`` takes beside data, algorithm, optimizer, rounds and seed."""
+        options = dict(self.options)
+        named = options.pop("selection", None)
+        if named is not None:
+            options["cohort"] = make(named, options["cohort"], seed=self.seed)
+        return options
 
     @property
     def resolved(self) -> str:
@@ -285,6 +296,12 @@ def _options(settings: Mapping[str, Any], algorithm: FedAvg) -> tuple[dict[str, 
     options = {name: settings[name] for name in _OF_RUNS if name in settings}
     if options.get("cohort") == "all":
         del options["cohort"]
+    if "selection" in options and "cohort" not in options:
+        raise UsageError(
+            f"selection = {options['selection']}",
+            why="it is not said how many clients a round asks",
+            repair="give a cohort",
+        )
     used = set(_OF_RUNS)
     if "topk" in (options.get("uplink"), getattr(algorithm, "delta_c", "")):
         options.setdefault("share", SHARE)

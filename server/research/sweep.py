@@ -22,7 +22,7 @@ from kellet.server.research.partitions import Partition, parse
 from kellet.server.research.results import Results
 from kellet.server.research.rows import RoundRow, RunRow
 from kellet.server.research.settings import Axes, Cell, cells, text
-from kellet.server.research.table import Line, run_row, summarised
+from kellet.server.research.table import Line, own_models, run_row, summarised
 from kellet.server.simulate import RoundAbandoned
 
 __all__ = ["Experiment", "Sweep", "partitioned", "round_row", "sweep"]
@@ -74,6 +74,7 @@ class Experiment:
             require(cohort is None or 1 <= cohort <= len(clients), "cohort", cohort, most)
             scheme = cell.options.get("scheme", "f32")
             self.plan.variant_graph(scheme)
+            cell.arguments()
             FleetConfig(
                 algorithm=cell.algorithm,
                 server_optimizer=cell.optimizer,
@@ -106,7 +107,7 @@ class Experiment:
                 seed=cell.seed,
                 measures=self.measures,
                 on_round=told,
-                **cell.options,
+                **cell.arguments(),
                 **self.execution,
             )
         except RoundAbandoned as error:
@@ -116,6 +117,7 @@ class Experiment:
                 "updates_counted": history.updates_counted,
                 "updates_refused": history.updates_refused,
                 "control_gap": history.control_gap,
+                **own_models(history),
             }
         return run_row(cell, rows, len(people.clients), self.measures.target, why, facts)
 
@@ -143,9 +145,9 @@ def sweep(
     axes: by a setting's name, the values it takes: ``{"algorithm": ["fedavg", "scaffold"],
     "alpha": [0.1, 1.0]}``; settings: those that all runs share, likewise. A name is that of
     a hyperparameter of an algorithm or server optimizer, or ``algorithm``, ``server_optimizer``,
-    ``partition``, ``clients``, ``least``, ``feature``, ``cohort``, ``scheme``, ``shift``,
-    ``uplink``, ``share``, ``feedback``, ``downlink``, and the number of a partition
-    (``alpha``, ``percent``, ``labels``).
+    ``partition``, ``clients``, ``least``, ``feature``, ``cohort``, ``selection``, ``schedule``,
+    ``personal``, ``scheme``, ``shift``, ``uplink``, ``share``, ``feedback``, ``downlink``, and
+    the number of a partition (``alpha``, ``percent``, ``labels``).
     holdout: the share of each client's samples that it does not train on; see `Population`.
     out: the directory that keeps rows; the same sweep goes on from there (`Results`). processes:
     how many work runs; with more than one the caller must be importable, as multiprocessing
@@ -221,6 +223,9 @@ def round_row(cell: Cell, measured: Measured) -> RoundRow:
         gradient=measured.gradient,
         drift_bound=measured.drift_bound,
         step_norm=record.step_norm,
+        personal_accuracy=record.personal_accuracy,
+        personal_worst=record.personal_accuracy_worst,
+        evenness=record.counted_entropy,
         up_mb=record.uplink_bytes / MB,
         down_mb=record.downlink_bytes / MB,
         wall_seconds=measured.wall_seconds,

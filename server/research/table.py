@@ -9,19 +9,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from kellet.server.metrics import worst_decile
 from kellet.server.research.rows import RoundRow, RunRow
 from kellet.server.research.settings import Cell
 
-__all__ = ["SUMMARISED", "Line", "Spread", "run_row", "spread", "summarised"]
+if TYPE_CHECKING:
+    from kellet.server.history import History
+
+__all__ = ["SUMMARISED", "Line", "Spread", "own_models", "run_row", "spread", "summarised"]
 
 # The numbers of a run that a line has.
 SUMMARISED = (
     *("accuracy", "best_accuracy", "loss", "pr_auc", "roc_auc", "client_accuracy", "client_worst"),
     *("best_client_worst", "train_loss", "drift_mean", "drift_max", "of_bound"),
+    *("personal_accuracy", "personal_worst", "evenness"),
     *("rounds_to_target", "mb_to_target", "up_mb", "down_mb", "wall_seconds"),
 )
 
@@ -107,6 +112,9 @@ def run_row(  # noqa: PLR0917
         drift_mean=drift.mean if drift else None,
         drift_max=largest.greatest if largest else None,
         of_bound=max(used, default=None),
+        personal_accuracy=facts.get("personal_accuracy"),
+        personal_worst=facts.get("personal_worst"),
+        evenness=last.evenness if last else None,
         up_mb=last.up_mb if last else 0.0,
         down_mb=last.down_mb if last else 0.0,
         wall_seconds=round(sum(row.wall_seconds for row in rows), 6),
@@ -116,6 +124,15 @@ def run_row(  # noqa: PLR0917
         control_gap=facts.get("control_gap"),
         model=last.model if last else "",
     )
+
+
+def own_models(history: History) -> dict[str, float]:
+    """How the clients' own models do after the last round, where they have some."""
+    told = [client.personal_accuracy for client in history.clients.values()]
+    known = [accuracy for accuracy in told if accuracy is not None]
+    if not known:
+        return {}
+    return {"personal_accuracy": fmean(known), "personal_worst": worst_decile(known)}
 
 
 def _seedless(settings: Mapping[str, Any]) -> dict[str, Any]:
