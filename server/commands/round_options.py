@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -14,11 +15,18 @@ from kellet.sdk.transport.checks import LONGEST
 from kellet.server.commands.algorithm import AlgorithmOptions
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from kellet.sdk.plan.manifest import Manifest
     from kellet.sdk.protocol.vectors import Codec
     from kellet.server.brokers import BrokerHandle
+    from kellet.server.commands.selection import SelectionOptions
     from kellet.server.config import FleetConfig
+    from kellet.server.selection import Selection
 
 __all__ = ["RoundOptions"]
+
+_WINDOW = 1.0  # s in which devices say that they are willing, where some of them are drawn
 
 
 @Parameter(name="*", group="Rounds")
@@ -83,9 +91,33 @@ class RoundOptions:
     ditto:LAMBDA (arXiv 2012.04221) or finetune:STEPS, with more settings as ,NAME=VALUE
     (docs/personalisation.md); none, unless given."""
 
-    def config(self, fleet: str, algorithm: AlgorithmOptions, handle: BrokerHandle) -> FleetConfig:
+    def selection(
+        self, chosen: SelectionOptions, manifest: Manifest, samples: ArrayLike | None
+    ) -> Selection:
+        """Who is asked: the target times the over-selection factor. Raises ``UsageError``."""
+        target, over = max(1, self.target), self.over_select
+        # What is out of bounds is refused where the rest of the options are.
+        size = math.ceil(target * over) if 1 <= over <= 1e6 else target
+        window = min(_WINDOW, self.deadline / 4) if self.deadline > 0 else _WINDOW
+        return chosen.make(
+            size,
+            seed=self.seed,
+            enough=target,
+            window=window,
+            manifest=manifest,
+            samples=samples,
+        )
+
+    def config(
+        self,
+        fleet: str,
+        algorithm: AlgorithmOptions,
+        handle: BrokerHandle,
+        selection: Selection | None = None,
+    ) -> FleetConfig:
         """The fleet's configuration over this broker. Raises ``UsageError``."""
         from kellet.server.config import FleetConfig
+        from kellet.server.selection import FirstCome
 
         most = {"deadline": LONGEST, "over_select": 1e6}
         most |= dict.fromkeys(("rounds", "target", "quorum", "min_devices", "buffer"), 2**31 - 1)
@@ -119,6 +151,7 @@ class RoundOptions:
                 late=self.late,
                 buffer=self.buffer,
                 max_stale=self.max_stale,
+                selection=selection or FirstCome(),
             )
 
     def _uplink(self) -> tuple[tuple[Codec, ...], float]:

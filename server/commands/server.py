@@ -16,6 +16,7 @@ from kellet.server.commands.algorithm import AlgorithmOptions
 from kellet.server.commands.broker import BrokerOptions, own_url, remember_port
 from kellet.server.commands.round_options import RoundOptions
 from kellet.server.commands.rounds import RoundLog, megabytes
+from kellet.server.commands.selection import SelectionOptions
 
 if TYPE_CHECKING:
     from kellet.sdk.protocol.effects import Report
@@ -41,6 +42,7 @@ def server(
     new_epoch: bool = False,
     algorithm: AlgorithmOptions | None = None,
     rounds: RoundOptions | None = None,
+    selection: SelectionOptions | None = None,
     broker_options: BrokerOptions | None = None,
     link: LinkOptions | None = None,
     json: bool = False,
@@ -78,9 +80,11 @@ def server(
     options, link = broker_options or BrokerOptions(), link or LinkOptions()
     for_link = link.for_link()
     with Console(json=json) as console, options.open(broker, state, link.ca_file) as handle:
-        config = (rounds or RoundOptions()).config(
-            link.fleet, algorithm or AlgorithmOptions(), handle
+        rounds = rounds or RoundOptions()
+        asking = rounds.selection(
+            selection or SelectionOptions(), opened.manifest, judged[0] if judged else None
         )
+        config = rounds.config(link.fleet, algorithm or AlgorithmOptions(), handle, asking)
         teller = _Teller(console, config, evaluated=judged is not None)
         if handle.kind != "external":
             for_link |= {"separate_bulk": handle.separate_bulk, "ca_file": handle.ca_file}
@@ -186,6 +190,8 @@ class _Teller:
             "uplink_bytes": up,
             "downlink_bytes": down,  # both since this process began, as are the seconds
             "resumed_after_round": self._resumed,
+            "asked_entropy": last.get("asked_entropy"),
+            "counted_entropy": last.get("counted_entropy"),
             **_staleness(rows),
             **{name: value for name, value in last.items() if name.startswith("personal_")},
             "seconds": round(time.monotonic() - self._began, 2),

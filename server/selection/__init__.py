@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kellet.sdk.errors import UsageError
-from kellet.server.selection.features import FeatureBins
+from kellet.server.selection.features import FeatureBins, feature_bins
 from kellet.server.selection.fleet import Candidate, Fleet, Selection, Told
 from kellet.server.selection.similar import Similar
 from kellet.server.selection.tallies import entropy
@@ -39,6 +39,7 @@ __all__ = [
     "Uniform",
     "Weighted",
     "entropy",
+    "feature_bins",
     "make",
 ]
 

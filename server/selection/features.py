@@ -15,7 +15,7 @@ from kellet.sdk.protocol.histograms import Histogram, Question
 from kellet.sdk.protocol.limits import MAX_BINS
 from kellet.server.selection.fleet import Told
 
-__all__ = ["FeatureBins", "question_about", "read_histogram"]
+__all__ = ["FeatureBins", "feature_bins", "question_about", "read_histogram"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,28 @@ class FeatureBins:
         of_column = values.reshape(len(values), values.shape[1], -1).mean(axis=2)
         edges = (np.unique(np.quantile(of_column[:, c], at)).tolist() for c in chosen)
         return cls(chosen, tuple(map(tuple, edges)))
+
+
+def feature_bins(
+    manifest: Manifest,
+    bins: int,
+    samples: ArrayLike | None = None,
+    columns: Sequence[int] | None = None,
+) -> FeatureBins:
+    """``bins`` a column: of equal width where the plan bounds its input, else by ``samples``.
+
+    Raises ``UsageError`` where there is neither.
+    """
+    spec = manifest.input
+    if spec.low is not None and spec.high is not None:
+        return FeatureBins.fixed(manifest, bins, columns)
+    if samples is None:
+        raise UsageError(
+            f"feature_bins = {bins}",
+            why="the plan does not bound its input, and there is no test set to take quantiles of",
+            repair="give a test set, or leave feature_bins out",
+        )
+    return FeatureBins.quantiles(samples, bins, columns)
 
 
 def _bins(bins: int) -> int:
