@@ -34,7 +34,7 @@ class Fleet:
 
     ``algorithm``: its name and hyperparameters. ``config``: fields of ``FleetConfig``;
     by default every client belongs to every round, so that what the fleet comes to is
-    what ``simulate`` does.
+    what ``simulate`` does; ``personal`` is a text.
     """
 
     def __init__(
@@ -157,7 +157,8 @@ class Fleet:
 
     def gap(self, *names: str) -> int:
         """The control gap over these state directories (all devices'), nobody running."""
-        config = FleetConfig(algorithm=algorithms.make(**self.algorithm), **self.config)
+        settings = {name: value for name, value in self.config.items() if name != "personal"}
+        config = FleetConfig(algorithm=algorithms.make(**self.algorithm), **settings)
         disks = [self.disk(name) for name in names or self.clients]
         return gap(self.ledger, disks, self.plan, config)
 

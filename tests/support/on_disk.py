@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import tempfile
@@ -68,6 +69,12 @@ class DeviceDisk:
             return np.zeros(self._n_train, np.int64)
         return np.frombuffer(stored, "<i8").astype(np.int64)
 
+    def personal(self) -> NDArray[np.float32] | None:
+        """Its own model of the plan that it trained last; None where it has none."""
+        with _reading(self._path) as db:
+            row = db.execute("select v from personal order by id desc").fetchone()
+            return np.frombuffer(row[0], "<f4") if row else None
+
 
 class LedgerDisk:
     """An aggregator's state directory."""
@@ -111,6 +118,17 @@ class LedgerDisk:
     def refused(self) -> list[tuple[int, str, str]]:
         """(round, device, reason) of each update that was not counted though its bytes came."""
         return self._all("select round, device, reason from updates where counted = 0")
+
+    def headers(self, round_: int) -> dict[str, dict[str, Any]]:
+        """By device, what the counted updates of a round say of themselves."""
+        query = f"select device, header from updates where counted = 1 and round = {round_}"
+        return {device: json.loads(header) for device, header in self._all(query)}
+
+    def summary(self, round_: int) -> dict[str, Any]:
+        """What there is to tell about a round."""
+        query = f"select summary from rounds where round = {round_}"
+        found: dict[str, Any] = json.loads(self._all(query)[0][0])
+        return found
 
     def uids(self) -> set[bytes]:
         """The counted updates' names."""

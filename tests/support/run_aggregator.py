@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from support.child import serve, stop_on_sigterm, tell
 
-from kellet.sdk import Plan, algorithms
+from kellet.sdk import Plan, algorithms, personal
 from kellet.server import Aggregator, FleetConfig
 from kellet.server.ledger import Ledger
 
@@ -15,13 +15,16 @@ from kellet.server.ledger import Ledger
 def main(spec: dict[str, Any]) -> None:
     """``plan`` (a file), ``broker``, ``state``, ``algorithm``, ``config``, ``options``.
 
-    ``test``: an .npz with the x and y to evaluate on.
+    In ``config``, ``personal`` is a text. ``test``: an .npz with the x and y to evaluate on.
     """
     test = None
     if "test" in spec:
         with np.load(spec["test"]) as held:
             test = held["x"], held["y"]
-    config = FleetConfig(algorithm=algorithms.make(**spec["algorithm"]), **spec["config"])
+    given = dict(spec["config"])
+    if "personal" in given:
+        given["personal"] = personal.parse(given["personal"])
+    config = FleetConfig(algorithm=algorithms.make(**spec["algorithm"]), **given)
     aggregator = Aggregator(
         Plan.open(spec["plan"]),
         broker=spec["broker"],

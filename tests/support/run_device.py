@@ -13,6 +13,7 @@ from kellet.sdk import Device
 from kellet.sdk.plan import GradientSession
 from kellet.sdk.profile import open_profile
 from kellet.sdk.protocol.effects import Report
+from kellet.sdk.shelf import Shelf
 from kellet.sdk.store import Store
 
 
@@ -65,4 +66,4 @@ def _slow_down(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    serve(main, {"GradientSession": GradientSession, "Store": Store})
+    serve(main, {"GradientSession": GradientSession, "Shelf": Shelf, "Store": Store})

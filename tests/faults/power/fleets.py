@@ -11,10 +11,12 @@ import numpy as np
 from faults.power.cuts import Cut, Outcome, try_cuts, wrong_databases
 from faults.power.history import History, recorded
 from machines.network import Fleet
+from machines.personal import PersonalFleet, PersonalNode
 from support.toy_plans import softmax_regression
 
 from kellet.sdk.algorithms import FedAvg, Scaffold
 from kellet.sdk.errors import KelletError
+from kellet.sdk.personal import Ditto
 
 __all__ = ["FLEETS", "Recorded", "cut_fleet", "record"]
 
@@ -34,6 +36,11 @@ FLEETS: dict[str, dict[str, Any]] = {
         "share": 0.25,
         "feedback": True,
     },
+    "personal models": {
+        "kind": PersonalFleet,
+        "algorithm": Scaffold(local_lr=0.3, batch_size=1),
+        "personal": Ditto(0.5, epochs=2),
+    },
 }
 DISKS = ("server-0", *(f"{name}-0" for name in DATA))
 
@@ -50,10 +57,10 @@ class Recorded:
     ended: Ended
 
 
-def record(root: Path, **options: Any) -> Recorded:
-    """Run three rounds without faults. ``options``: those of the ``Fleet``."""
+def record(root: Path, kind: type[Fleet] = Fleet, **options: Any) -> Recorded:
+    """Run three rounds without faults. ``options``: those of the ``kind`` of ``Fleet``."""
     with recorded(root, DISKS) as history:
-        fleet = Fleet(root, PLAN, DATA, rounds=3, **options)
+        fleet = kind(root, PLAN, DATA, rounds=3, **options)
         ended = _finish(fleet)
         _stop(fleet)
     return Recorded(fleet, options, history, ended)
@@ -79,6 +86,11 @@ def _finish(fleet: Fleet) -> Ended:
             )
             for name, device in fleet.devices.items()
         },
+        "their own models": {
+            name: v.tobytes()
+            for name, device in fleet.devices.items()
+            if isinstance(device, PersonalNode) and (v := device.personal()) is not None
+        },
     }
 
 
@@ -102,7 +114,7 @@ def cut_fleet(recorded: Recorded, scratch: Path, *, count: int, seed: int) -> Ou
     def wrong(cut: Cut) -> Iterator[str]:
         yield from wrong_databases(recorded.history, scratch, cut)
         try:
-            fleet = Fleet(scratch, PLAN, DATA, rounds=3, **recorded.options)
+            fleet = type(recorded.fleet)(scratch, PLAN, DATA, rounds=3, **recorded.options)
             _remember(fleet, recorded.fleet)
             try:
                 ended = _finish(fleet)
