@@ -11,6 +11,7 @@ from kellet.sdk.commands.options import Folder, Whole, called_by_options
 from kellet.sdk.console import Console
 from kellet.server.commands.algorithm import AlgorithmOptions
 from kellet.server.commands.fleet_data import DataOptions
+from kellet.server.commands.selection import SelectionOptions
 from kellet.server.commands.sweep_options import SweepOptions
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ class FleetOptions:
 
     cohort: Whole | None = None
     """Clients that each round asks, drawn by the seed; all, unless given."""
-
-    selection: Literal["uniform", "weighted", "available", "similar"] | None = None
-    """Which clients a round of --cohort asks (docs/selection.md); uniform, unless given."""
 
     seed: Whole = 0
     """Decides the split of the data, the cohorts and the batches."""
@@ -64,7 +62,6 @@ class FleetOptions:
         """What was given: settings by name."""
         names = (
             "cohort",
-            "selection",
             "personal",
             "scheme",
             "shift",
@@ -101,6 +98,7 @@ def simulate(
     *,
     fleet_data: DataOptions | None = None,
     fleet: FleetOptions | None = None,
+    selection: SelectionOptions | None = None,
     algorithm: AlgorithmOptions | None = None,
     measures: MeasureOptions | None = None,
     sweep: SweepOptions | None = None,
@@ -140,6 +138,7 @@ def simulate(
         source = data.source()
         name = data.plan(plan, source)
         settings = data.settings() | fleet.settings()
+        settings |= (selection or SelectionOptions()).settings()
         if chosen.schedule:
             settings["schedule"] = chosen.schedule
         measured = (measures or MeasureOptions()).make()

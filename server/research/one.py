@@ -16,6 +16,7 @@ from kellet.sdk.errors import require
 from kellet.server.optimizers import ServerOptimizer
 from kellet.server.research.data import Population
 from kellet.server.research.judging import Gradients, Judge, Judged, leash
+from kellet.server.selection import feature_bins
 from kellet.server.simulate import simulate
 
 if TYPE_CHECKING:
@@ -124,6 +125,11 @@ def run(
     ``simulate`` with the same arguments. The history's rounds have loss and accuracy
     where they were judged. Raises what ``simulate`` does.
     """
+    bins = options.pop("feature_bins", 0)
+    if bins:
+        samples = population.test[0] if population.test is not None else None
+        features = feature_bins(plan.manifest, bins, samples)
+        options["cohort"] = dataclasses.replace(options["cohort"], features=features)
     if options.get("personal") and population.held_out:
         options["holdout"] = population.judged
     watch = _Watch(plan, population, algorithm, scheme, rounds, measures or Measures(), on_round)

@@ -41,6 +41,16 @@ _OF_RUNS: dict[str, Any] = {
     "feedback": bool,
     "downlink": Literal["f32", "q8"],
 }
+# Of a selection, beside its name: the settings that not all of them have.
+_OF_SELECTIONS: dict[str, Any] = {
+    "window": float,
+    "distance": str,
+    "neighbours": int,
+    "threshold": float,
+    "fairness": float,
+    "feature_bins": int,
+}
+_OF_RUNS |= _OF_SELECTIONS
 CLIENTS = 10  # of a partition, unless given
 SHARE = 0.01  # of a change that topk sends, unless given
 _NONE = "none"  # a server optimizer that there is not, and a partition
@@ -52,7 +62,7 @@ class Cell:
 
     ``partition`` is None where the data is not shared out by one; ``clients`` then counts
     the devices that share a task's people. ``options`` are ``simulate``'s, and a selection's
-    name.
+    name and settings.
     """
 
     key: str
@@ -65,11 +75,13 @@ class Cell:
     options: dict[str, Any]
 
     def arguments(self) -> dict[str, Any]:
-        """What ``simulate`` takes beside data, algorithm, optimizer, rounds and seed."""
+        """What ``run`` takes beside data, algorithm, optimizer, rounds and seed."""
         options = dict(self.options)
         named = options.pop("selection", None)
+        of_selection = set(_OF_SELECTIONS) - {"feature_bins"}
+        given = {name: options.pop(name) for name in of_selection & options.keys()}
         if named is not None:
-            options["cohort"] = make(named, options["cohort"], seed=self.seed)
+            options["cohort"] = make(named, options["cohort"], seed=self.seed, **given)
         return options
 
     @property
@@ -303,6 +315,13 @@ def _options(settings: Mapping[str, Any], algorithm: FedAvg) -> tuple[dict[str, 
             repair="give a cohort",
         )
     used = set(_OF_RUNS)
+    kind = SELECTIONS.get(options.get("selection", ""))
+    has = {
+        "feature_bins" if name == "features" else name for name in (_fields(kind) if kind else ())
+    }
+    for name in _OF_SELECTIONS.keys() - has:
+        options.pop(name, None)
+        used.discard(name)
     if "topk" in (options.get("uplink"), getattr(algorithm, "delta_c", "")):
         options.setdefault("share", SHARE)
     else:
