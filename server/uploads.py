@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +78,6 @@ class Transfer:
     device: str
     offer: Offer
     assembly: Assembly
-    began: float
     expires: float
     since_ack: int = 0
     wrong: int = 0
@@ -89,24 +89,26 @@ class Transfer:
 
 
 class Uploads:
-    """All transfers of this worker. At most ``admission`` bytes are granted at once."""
+    """All transfers of this worker. At most ``admission`` bytes are granted at once.
+
+    What is asked at every message takes the same time for any number of transfers.
+    """
 
     def __init__(self, topics: Topics, worker: str, spool: Spool, admission: int) -> None:
         self._topics = topics
         self._worker = worker
         self._spool = spool
         self._admission = admission
-        self._open: dict[bytes, Transfer] = {}
+        # Of both the first is wanted: a dict would look through all that were taken out.
+        self._open: OrderedDict[bytes, Transfer] = OrderedDict()  # as leases end
+        self._began: OrderedDict[bytes, float] = OrderedDict()  # the oldest first
+        self.granted_bytes = 0
         self._queue = Queue(admission)
         self.received = 0
 
     @property
     def wake(self) -> float | None:
-        return min((t.expires for t in self._open.values()), default=None)
-
-    @property
-    def granted_bytes(self) -> int:
-        return sum(t.offer.size for t in self._open.values())
+        return next((t.expires for t in self._open.values()), None)
 
     def offer(self, device: str, offer: Offer, now: float) -> tuple[Transfer | None, list[Effect]]:
         """Grant, or ask for patience; the transfer where nothing is missing any more.
@@ -127,8 +129,7 @@ class Uploads:
             self._close(transfer)
             transfer = None
         if transfer is None:
-            others = self.granted_bytes
-            if others and others + offer.size > self._admission:
+            if self._open and self.granted_bytes + offer.size > self._admission:
                 return None, [self._busy(device, offer, "many uploads are under way", now)]
             try:
                 assembly = Assembly(
@@ -137,10 +138,12 @@ class Uploads:
             except StorageError as error:
                 busy = self._busy(device, offer, "the aggregator's disk is full", now)
                 return None, [busy, Report("storage", {"error": str(error)})]
-            transfer = Transfer(device, offer, assembly, began=now, expires=now + LEASE)
+            transfer = Transfer(device, offer, assembly, expires=now + LEASE)
             self._open[offer.uid] = transfer
+            self._began[offer.uid] = now
+            self.granted_bytes += offer.size
             self._queue.leave(offer.uid)
-        transfer.expires = now + LEASE
+        self._renew(transfer, now)
         if transfer.assembly.verified():
             return transfer, []
         grant = Grant(
@@ -163,9 +166,9 @@ class Uploads:
             return None, []
         fresh = transfer.assembly.add(part.index, part.payload)
         self.received += len(raw)
-        transfer.expires = now + LEASE
+        self._renew(transfer, now)
         if transfer.assembly.verified():
-            self._queue.took(now - transfer.began)
+            self._queue.took(now - self._began[part.uid])
             return transfer, []
         if transfer.assembly.missing_count == transfer.assembly.count:
             transfer.wrong += 1
@@ -180,9 +183,9 @@ class Uploads:
     def finished(self, uid: bytes) -> None:
         """The ledger has answered; its bytes are the spool's business now."""
         self._queue.leave(uid)
-        transfer = self._open.pop(uid, None)
+        transfer = self._open.get(uid)
         if transfer is not None:
-            transfer.assembly.close()
+            self._close(transfer)
 
     def forget(self, device: str, keep: bytes | None) -> None:
         """A new process speaks for the device: of its transfers it knows ``keep`` alone."""
@@ -192,8 +195,8 @@ class Uploads:
 
     def tick(self, now: float) -> None:
         """Leases without progress end; what has arrived waits in the spool."""
-        for transfer in [t for t in self._open.values() if now >= t.expires]:
-            self._close(transfer)
+        while self.wake is not None and now >= self.wake:
+            self._close(next(iter(self._open.values())))
 
     @property
     def names(self) -> frozenset[bytes]:
@@ -206,11 +209,17 @@ class Uploads:
             self._close(transfer)
 
     def _close(self, transfer: Transfer) -> None:
-        self._open.pop(transfer.offer.uid, None)
+        del self._open[transfer.offer.uid], self._began[transfer.offer.uid]
+        self.granted_bytes -= transfer.offer.size
         transfer.assembly.close()
 
+    def _renew(self, transfer: Transfer, now: float) -> None:
+        """Begin the lease anew; it is then the last to end."""
+        transfer.expires = now + LEASE
+        self._open.move_to_end(transfer.offer.uid)
+
     def _busy(self, device: str, offer: Offer, reason: str, now: float) -> Publish:
-        oldest = next((t.began for t in self._open.values()), now)  # they are in that order
+        oldest = next(iter(self._began.values()), now)
         after = self._queue.after(device, offer.uid, offer.size, now, oldest=oldest)
         return self._say(device, Busy(after=after, uid=offer.uid, reason=reason))
 

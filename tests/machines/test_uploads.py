@@ -272,6 +272,26 @@ def test_a_lease_without_progress_ends_and_makes_room() -> None:
     assert a.deliver(*first).counted
 
 
+def test_leases_end_in_the_order_of_their_last_progress() -> None:
+    """Begun by a, b, c; b's ends first, for a and c went on."""
+    lab = lab_of(target=3, deadline=600)
+    uploads = lab.machine._counting._uploads
+    puppets = [Puppet(lab, name) for name in "abc"]
+    bodies = [puppet.body(update(i)) for i, puppet in enumerate(puppets)]
+    uids = [puppet.offer(*made).uid for puppet, made in zip(puppets, bodies, strict=True)]
+    each = len(bodies[0][1])
+    assert (uploads.granted_bytes, uploads.wake) == (3 * each, lab.now + 30)
+    for wait, index in ((10, 2), (5, 0)):
+        lab.wait(wait)
+        puppets[index].part(uids[index], 0, bodies[index][1])
+    lab.wait(15)
+    assert (uploads.names, uploads.granted_bytes) == ({uids[0], uids[2]}, 2 * each)
+    lab.wait(10)
+    assert (uploads.names, uploads.granted_bytes) == ({uids[0]}, each)
+    lab.wait(5)
+    assert (uploads.names, uploads.granted_bytes, uploads.wake) == (frozenset(), 0, None)
+
+
 def test_a_full_disk_asks_for_patience(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = lab_of(state=folder)
     a = Puppet(lab)
