@@ -108,6 +108,7 @@ class _Teller:
 
     def _view(self) -> RenderableType:
         from rich.console import Group
+        from rich.padding import Padding  # a bar alone does not end its line
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
@@ -115,7 +116,7 @@ class _Teller:
         name, by = self._cell.algorithm.name, self._cell.optimizer
         name = f"{name} with {by.name}" if by else name
         head = Text(f"{name}, {self._clients} clients, round {done} of {self._rounds}")
-        return Group(head, ProgressBar(self._rounds, done, width=60), self._log.table())
+        return Group(head, Padding(ProgressBar(self._rounds, done, width=60), 0), self._log.table())
 
     def summary(self, history: History) -> dict[str, Any]:
         cell, last = self._cell, history.rounds[-1]

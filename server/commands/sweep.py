@@ -145,6 +145,7 @@ class _Teller:
 
     def _view(self) -> RenderableType:
         from rich.console import Group
+        from rich.padding import Padding  # a bar alone does not end its line
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
@@ -161,7 +162,7 @@ class _Teller:
             Text(f"{row.cell}: round {row.round}{_accuracy(row.accuracy)}", "dim", no_wrap=True)
             for row in self._at_work.values()
         ]
-        return Group(Text(head), ProgressBar(total, there, width=60), *lines, *working)
+        return Group(Text(head), Padding(ProgressBar(total, there, width=60), 0), *lines, *working)
 
 
 def table(lines: Sequence[Line], target: float | None) -> str:

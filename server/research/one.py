@@ -130,6 +130,7 @@ def run(
         samples = population.test[0] if population.test is not None else None
         features = feature_bins(plan.manifest, bins, samples)
         options["cohort"] = dataclasses.replace(options["cohort"], features=features)
+    plan.variant_graph(scheme)  # which refuses what is not there
     if options.get("personal") and population.held_out:
         options["holdout"] = population.judged
     watch = _Watch(plan, population, algorithm, scheme, rounds, measures or Measures(), on_round)
