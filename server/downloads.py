@@ -52,6 +52,9 @@ class Downloads:
         for sha256, wanted in list(self._wanted.items()):
             if now < wanted.at:
                 continue
+            if self._find(sha256) is None:
+                del self._wanted[sha256]  # its round is over, and who asked for it starts anew
+                continue
             for index in sorted(wanted.parts):
                 if room <= 0:
                     wanted.at = now + GATHER

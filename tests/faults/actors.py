@@ -241,12 +241,13 @@ class FaultyServer(Faulty, ServerNode):
         largest = max((t.offer.size for t in uploads._open.values()), default=0)
         names = len({device.name for device in fleet.devices.values()})
         spooled = sum(counted_in(row) == machine.round for row in self.counted)
-        # The models and controls of announcements that may be named, where somebody asks for them.
+        # Plan, model and control, and the two of the round before, asked for just before it ended;
+        # those of announcements that may be named.
         kept = 2 * fleet.config.max_stale if fleet.config.late == "buffer" else 0
         return {
             "bytes granted": (uploads.granted_bytes, max(fleet.config.admission, largest)),
             "blobs": (len(self.blobs._held), 8 + kept),
-            "downloads": (len(machine._downloads._wanted), 4 + kept),
+            "downloads": (len(machine._downloads._wanted), 5 + kept),
             "bodies in memory": (len(self.spool._held), 0),
             # Of each installation what is counted, what leaves, and what was begun.
             "bodies in the spool": (

@@ -206,12 +206,16 @@ class World(Fleet):
             if climate.rate:
                 node.free_at = max(node.free_at, self.now) + len(payload) / climate.rate
                 late += node.free_at - self.now
-            self.after(late, node.inbox(topic, self._damaged(topic, payload), node.session))
+            self._later(late, node.inbox(topic, self._damaged(topic, payload), node.session))
         if luck.random() < climate.twice:
             self.tally["message repeated"] += 1
             late = luck.uniform(0, climate.stale)
-            arrive, era = node.inbox(topic, self._damaged(topic, payload)), self._era
-            self.after(late, lambda: arrive() if era == self._era else None)
+            self._later(late, node.inbox(topic, self._damaged(topic, payload)))
+
+    def _later(self, late: float, arrive: Callable[[], None]) -> None:
+        """Unless a backup is put back before: no message lives as long as that takes."""
+        era = self._era
+        self.after(late, lambda: arrive() if era == self._era else None)
 
     def _damaged(self, topic: str, payload: bytes) -> bytes:
         climate, luck = self.weather, self.rng
@@ -260,7 +264,7 @@ class World(Fleet):
         shutil.copytree(self.folder / f"image of {name}", node.folder)
         if name == "server":
             self.tally["aggregator restored from a backup"] += 1
-            self._era += 1  # no message lives as long as it takes to put a backup back
+            self._era += 1
             self.account.forgotten |= {row.uid for row in self.server.counted}
             self.account.forgotten -= self._imaged[name]
             for device in self.devices.values():

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from kellet.sdk.errors import StorageError
+from kellet.sdk.protocol.effects import Publish
+from kellet.sdk.protocol.topics import Topics
 from kellet.server.blobs import Blobs
+from kellet.server.downloads import Downloads
 
 DATA = bytes(range(256)) * 3000
 
@@ -58,3 +61,19 @@ def test_a_blob_that_becomes_shorter_is_said_to(tmp_path: Path) -> None:
     (tmp_path / sha256.hex()).write_bytes(DATA[:10])
     with pytest.raises(StorageError, match="it has become shorter"):
         stored[5:20]
+
+
+def test_a_blocked_link_holds_no_blobs_of_rounds_that_are_over() -> None:
+    served = {bytes([i]) * 32: bytes(100) for i in range(4)}
+    downloads = Downloads(Topics("f"), served.get)
+    for sha256 in list(served):
+        downloads.get("a", sha256, b"\x01", 1024, now=0.0)
+    assert downloads.tick(room=0, now=1.0) == []
+    assert downloads.wake is not None  # all four wait for room
+    kept = bytes([3]) * 32
+    for sha256 in served.keys() - {kept}:
+        del served[sha256]
+    (effect,) = downloads.tick(room=1 << 20, now=2.0)
+    assert isinstance(effect, Publish)
+    assert kept.hex() in effect.topic
+    assert downloads.wake is None
