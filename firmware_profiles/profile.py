@@ -202,7 +202,9 @@ _KEYS: Final[dict[str, Key]] = {
     "max_message_bytes": _number(
         int, 1024, 1 << 20, "bytes", "parts of an update are of these sizes"
     ),
-    "uplink_codec": _choice("delta_y travels in one of these", "f32", "q8", "topk"),
+    "uplink_codec": _choice(
+        "delta_y travels in one of these, and the share of topk is the fleet's", "f32", "q8", "topk"
+    ),
     "algorithm": _choice("devices know these", "fedavg", "fedprox", "scaffold"),
     "participation": Key(dict, "a table", "it holds the conditions"),
 }

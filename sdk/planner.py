@@ -109,24 +109,25 @@ def predict(
     samples: int = 0,
     link: Link | None = None,
     uplink: Codec = "f32",
+    share: float = _SHARE,
     downlink: Codec = "f32",
 ) -> Candidate:
     """What one way to train takes on a device of this profile.
 
     ``scheme``: of the plan's; ``algorithm``: a value, or a name with its defaults;
-    ``samples``: that the device holds. ``uplink``, ``downlink``: the codecs; a delta_c that is
-    derived costs no bytes.
+    ``samples``: that the device holds. ``uplink``, ``downlink``: the codecs, ``share``:
+    topk's; a delta_c that is derived costs no bytes.
     """
     scheme = check_scheme(scheme)
     runs = make(algorithm) if isinstance(algorithm, str) else algorithm
     shapes = Shapes.of(plan.manifest.tensors)
-    up = vector_limit(uplink, shapes.n_update, shapes.update, _SHARE) + _HEADER
+    up = vector_limit(uplink, shapes.n_update, shapes.update, share) + _HEADER
     model = vector_limit(downlink, shapes.n_update, shapes.update, _SHARE)
     control = 0
     if runs.announces_control:
         control = vector_limit(downlink, shapes.n_train, shapes.train, _SHARE)
     if runs.control_codec not in ("none", "derived"):
-        up += vector_limit(cast("Codec", runs.control_codec), shapes.n_train, shapes.train, _SHARE)
+        up += vector_limit(cast("Codec", runs.control_codec), shapes.n_train, shapes.train, share)
     most = max(1, profile.max_message_bytes)
     up_bytes = up + _parts(up, most) + _ENVELOPE // 2
     down_bytes = model + control + _parts(model, most) + _parts(control, most) + _ENVELOPE // 2
@@ -173,6 +174,7 @@ def advise(
     local_steps: int = 0,
     link: Link | None = None,
     uplink: Codec | None = None,
+    share: float = _SHARE,
     downlink: Codec = "f32",
 ) -> Advice:
     """What to announce for devices of this profile.
@@ -202,6 +204,7 @@ def advise(
             samples=samples,
             link=link,
             uplink=uplink or profile.uplink_codec,
+            share=share,
             downlink=downlink,
         )
         for algorithm in sorted(algorithms, key=algorithms.index)
@@ -230,9 +233,7 @@ def misfit(
 ) -> str:
     """Why a device of this profile cannot train so, with the numbers; empty where it can."""
     samples = data_bytes // max(1, sample_bytes(plan))
-    found = predict(
-        plan, profile, scheme=scheme, algorithm=algorithm, batch=batch, samples=samples
-    )
+    found = predict(plan, profile, scheme=scheme, algorithm=algorithm, batch=batch, samples=samples)
     return " and ".join(found.short_of)
 
 

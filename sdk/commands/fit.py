@@ -10,6 +10,8 @@ from cyclopts import Parameter
 
 from kellet.sdk.commands.options import Whole
 from kellet.sdk.errors import UsageError
+from kellet.sdk.protocol.spelling import codec_of
+from kellet.sdk.protocol.vectors import CODECS
 
 if TYPE_CHECKING:
     from kellet.firmware_profiles import Profile
@@ -42,8 +44,9 @@ class FitOptions:
     local_steps: Whole = 0
     """Steps of a round, where known."""
 
-    uplink: Literal["f32", "q8"] | None = None
-    """Codec of delta_y; the profile's, unless given."""
+    uplink: str | None = None
+    """Codec of delta_y, f32, q8 or topk:SHARE; the profile's, unless given (topk:0.01 where that
+    is topk: the share is the fleet's)."""
 
     downlink: Literal["f32", "q8"] = "f32"
     """Codec of model and control."""
@@ -54,6 +57,10 @@ class FitOptions:
         from kellet.sdk.planner import advise
 
         link = link_of(self.link) if self.link else None
+        sent: dict[str, Any] = {}
+        if self.uplink is not None:
+            codec, share = codec_of("--uplink", self.uplink, CODECS)
+            sent = {"uplink": codec} | ({"share": share} if share else {})
         for name, value in (("samples", self.samples), ("local-steps", self.local_steps)):
             if value < 0:
                 raise UsageError(f"--{name} = {value}", why="it must be at least 0")
@@ -70,7 +77,7 @@ class FitOptions:
             samples=self.samples,
             local_steps=self.local_steps,
             link=link,
-            uplink=self.uplink,
+            **sent,
             downlink=self.downlink,
         )
         return Verdict(plan, profile, why, advice)

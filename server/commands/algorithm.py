@@ -12,6 +12,8 @@ from kellet.sdk.algorithms import FedAvg, make
 from kellet.sdk.commands.functions import load_algorithms
 from kellet.sdk.commands.options import Whole, called_by_options
 from kellet.sdk.errors import UsageError
+from kellet.sdk.protocol.spelling import codec_of
+from kellet.sdk.protocol.vectors import CODECS
 from kellet.server import optimizers
 from kellet.server.schedules import Schedule, parse
 
@@ -89,8 +91,9 @@ class AlgorithmOptions:
     option: Literal["I", "II"] | None = None
     """SCAFFOLD: how the control variate is renewed (arXiv 1910.06378, equation 4)."""
 
-    delta_c: Literal["derived", "f32", "q8", "topk"] | None = None
-    """SCAFFOLD: whether the control's change is computed by both sides, or travels, and how."""
+    delta_c: str | None = None
+    """SCAFFOLD: whether the control's change is computed by both sides (derived), or travels, and
+    how: f32, q8 or topk:SHARE."""
 
     control_damping: float | None = None
     """SCAFFOLD: the share, up to 1, that controls move; about 0.1 with int8 weights."""
@@ -114,12 +117,20 @@ class AlgorithmOptions:
             others.add("server_lr")
         with called_by_options():
             given = self._given(vars(self).keys() - others)
+            if self.delta_c is not None:
+                given["delta_c"] = self._delta_c()[0]
             return make(self.name, **given, **self._own(given))
 
     def settings(self) -> dict[str, Any]:
         """All that is given, by name, with the algorithm's registered one."""
         given = self._given(vars(self).keys() - {"algorithm", "own", "schedule"})
         return {"algorithm": self.name, **given, **self._own(given)}
+
+    @property
+    def share(self) -> float:
+        """Of the control's change that topk sends; 0 where it travels otherwise."""
+        with called_by_options():
+            return self._delta_c()[1] if self.delta_c is not None else 0.0
 
     def rates(self) -> Schedule:
         """The schedule of ``local_lr``. Raises ``UsageError`` for a malformed one."""
@@ -161,6 +172,9 @@ class AlgorithmOptions:
                     repair=f"add --server-optimizer {' or '.join(takers)}, or leave it out",
                 )
         return None
+
+    def _delta_c(self) -> tuple[str, float]:
+        return codec_of("delta_c", str(self.delta_c), ("derived", *CODECS))
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: vars(self)[name] for name in names if vars(self)[name] is not None}

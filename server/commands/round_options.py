@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from kellet.sdk.commands.options import Whole, called_by_options
 from kellet.sdk.errors import UsageError
 from kellet.sdk.personal import parse as parse_personal
+from kellet.sdk.protocol.spelling import codec_of, no_share
+from kellet.sdk.protocol.vectors import CODECS
 from kellet.sdk.transport.checks import LONGEST
 from kellet.server.commands.algorithm import AlgorithmOptions
 
@@ -62,8 +64,7 @@ class RoundOptions:
     """How delta_y may travel, f32, q8 or topk:SHARE, separated by commas; the first for devices
     without a preference."""
 
-    share: float = 0.0
-    """The share of a change that topk sends, for --delta-c topk; or say --uplink topk:SHARE."""
+    share: Annotated[float | None, Parameter(show=False)] = None
 
     feedback: bool = False
     """Add what a lossy delta_y left out to the device's next; not with a derived delta_c."""
@@ -122,7 +123,8 @@ class RoundOptions:
         most = {"deadline": LONGEST, "over_select": 1e6}
         most |= dict.fromkeys(("rounds", "target", "quorum", "min_devices", "buffer"), 2**31 - 1)
         with called_by_options(min_members="min-devices", schemes="scheme"):
-            codecs, share = self._uplink()
+            no_share(self.share)
+            codecs, share = self._uplink(algorithm.share)
             for name, largest in most.items():
                 value = getattr(self, name)
                 if not value <= largest:
@@ -154,32 +156,19 @@ class RoundOptions:
                 selection=selection or FirstCome(),
             )
 
-    def _uplink(self) -> tuple[tuple[Codec, ...], float]:
-        """The codecs of delta_y, and the share of topk."""
-        known: dict[str, Codec] = {"f32": "f32", "q8": "q8", "topk": "topk"}
+    def _uplink(self, share: float) -> tuple[tuple[Codec, ...], float]:
+        """The codecs of delta_y, and the share of topk; ``share``: of delta_c, 0 for none."""
         codecs: list[Codec] = []
-        share = self.share
-        for name in _listed(self.uplink):
-            word, colon, number = name.partition(":")
-            codec = known.get(word)
-            if codec is None or (colon and codec != "topk"):
-                raise UsageError(
-                    f"uplink = {name!r}", why="it must be f32, q8 or topk:SHARE, or several of them"
-                )
-            if colon:
-                try:
-                    share = float(number)
-                except ValueError:
-                    raise UsageError(
-                        f"uplink = {name!r}",
-                        why="the share of topk must be a number, as in topk:0.05",
-                    ) from None
-                if self.share not in (0.0, share):
-                    raise UsageError(
-                        f"share = {self.share:g}",
-                        why=f"uplink says {share:g}, and both vectors have one share",
-                    )
+        for text in _listed(self.uplink):
+            codec, own = codec_of("uplink", text, CODECS)
             codecs.append(codec)
+            if own and share not in (0.0, own):
+                raise UsageError(
+                    f"uplink = {text!r}",
+                    why=f"topk:{share:g} is given as well, and all vectors have one share",
+                    repair="give them the same",
+                )
+            share = own or share
         return tuple(codecs), share
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from kellet.sdk.commands.options import Folder, Whole, called_by_options
 from kellet.sdk.console import Console
+from kellet.sdk.protocol.spelling import codec_of, no_share
+from kellet.sdk.protocol.vectors import CODECS
 from kellet.server.commands.algorithm import AlgorithmOptions
 from kellet.server.commands.fleet_data import DataOptions
 from kellet.server.commands.selection import SelectionOptions
@@ -42,11 +44,11 @@ class FleetOptions:
     shift: Literal["f32", "int8"] | None = None
     """How SCAFFOLD's c - c_i is held beside float32 weights."""
 
-    uplink: Literal["f32", "q8", "topk"] | None = None
-    """How the models' changes travel: float32 (unless given), int8 rows, or the largest alone."""
+    uplink: str | None = None
+    """How the models' changes travel: f32 (unless given), q8 (int8 rows), or topk:SHARE, the
+    largest alone."""
 
-    share: float | None = None
-    """The share of a change that is sent by topk; 0.01, unless given."""
+    share: Annotated[float | None, Parameter(show=False)] = None
 
     feedback: bool = False
     """Add what an update left out to the next one (not with a derived delta_c)."""
@@ -59,16 +61,11 @@ class FleetOptions:
     finetune:STEPS, with more settings as ,NAME=VALUE; judged by --holdout."""
 
     def settings(self) -> dict[str, Any]:
-        """What was given: settings by name."""
-        names = (
-            "cohort",
-            "personal",
-            "scheme",
-            "shift",
-            "uplink",
-            "share",
-            "downlink",
-        )
+        """What was given: settings by name. Raises ``UsageError``."""
+        no_share(self.share)
+        if self.uplink is not None:
+            codec_of("uplink", self.uplink, CODECS)
+        names = ("cohort", "personal", "scheme", "shift", "uplink", "downlink")
         given = {name: vars(self)[name] for name in names if vars(self)[name] is not None}
         return given | ({"feedback": True} if self.feedback else {})
 
@@ -109,7 +106,8 @@ def simulate(
 ) -> None:
     """Train over many clients in this process, with the same code: one run, or a sweep.
 
-    The same seed gives the same model, to the last bit.
+    The same seed gives the same model, to the last bit. A round waits for all that it asked, so
+    nobody is late here: buffers of late updates are for `kellet server`.
 
     Parameters
     ----------

@@ -54,7 +54,8 @@ def run_single(
 ) -> None:
     """Run one simulation, and tell its rounds and what it came to."""
     algorithm, optimizer = chosen.make(), chosen.optimizer()
-    cell = cell_of(algorithm, optimizer, settings, seed)
+    shared = {"share": chosen.share} if chosen.share else {}  # of delta_c, which has no other name
+    cell = cell_of(algorithm, optimizer, {**settings, **shared}, seed)
     opened = Plan.open(plan)
     fleet = source.fleet(cell.partition, cell.clients, seed)
     people = Population.of(opened, fleet.clients, fleet.test, holdout)

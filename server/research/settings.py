@@ -19,6 +19,8 @@ import msgspec
 
 from kellet.sdk.algorithms import ALGORITHMS, FedAvg
 from kellet.sdk.errors import UsageError
+from kellet.sdk.protocol.spelling import codec_of
+from kellet.sdk.protocol.vectors import CODECS
 from kellet.server.optimizers import OPTIMIZERS, ServerOptimizer
 from kellet.server.research.partitions import KINDS, LEAST, Partition, parse
 from kellet.server.selection import SELECTIONS, make
@@ -36,7 +38,7 @@ _OF_RUNS: dict[str, Any] = {
     "schedule": str,
     "scheme": str,
     "shift": Literal["f32", "int8"],
-    "uplink": Literal["f32", "q8", "topk"],
+    "uplink": str,  # f32, q8, or topk:SHARE
     "share": float,
     "feedback": bool,
     "downlink": Literal["f32", "q8"],
@@ -135,6 +137,7 @@ def cell_of(
     base = {**settings, "algorithm": algorithm.name}
     known = _Names.of(base, {})
     whole = {known.find(name): _convert(known.find(name), name, v) for name, v in base.items()}
+    whole = _shared(whole)
     used, cell = _assembled(algorithm, optimizer, whole, {}, seed, set())
     for name, value in base.items():
         if known.find(name) not in used:
@@ -209,6 +212,7 @@ def _cell(
 ) -> tuple[set[str], Cell]:
     """The whole names of the settings that made a difference, and the run."""
     try:
+        settings = _shared(settings)
         algorithm, optimizer, hyper = _methods(settings)
         used, cell = _assembled(algorithm, optimizer, settings, swept, seed, hyper)
         return used | hyper, cell
@@ -254,6 +258,27 @@ def _assembled(  # noqa: PLR0917
         options=options,
     )
     return used, cell
+
+
+def _shared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the share of ``topk:SHARE``, wherever it stands, as one of its own."""
+    found = dict(settings)
+    of_delta_c = ("derived", *CODECS)
+    for setting, whole, known in (
+        ("uplink", "uplink", CODECS),
+        ("delta_c", "algorithm.delta_c", of_delta_c),
+    ):
+        text = found.get(whole, "topk")
+        if text == "topk":  # whose share is a setting of its own, or the usual
+            continue
+        found[whole], share = codec_of(setting, text, known)
+        if share and found.setdefault("share", share) != share:
+            raise UsageError(
+                f"{setting} = {text}",
+                why=f"share = {found['share']:g} is given as well, and all vectors have one",
+                repair="give them the same",
+            )
+    return found
 
 
 def _methods(settings: Mapping[str, Any]) -> tuple[FedAvg, ServerOptimizer | None, set[str]]:
@@ -378,6 +403,8 @@ def _hint(whole: str) -> Any:
         return (_OF_FLEETS | _OF_RUNS | names)[whole]
     if group == "partition":
         return _OF_PARTITIONS.get(name)
+    if name == "delta_c":  # topk has its share with it
+        return str
     for kind in (*ALGORITHMS.values(), *OPTIMIZERS.values()):
         if name in _fields(kind):
             return typing.get_type_hints(kind)[name]

@@ -59,8 +59,9 @@ def test_late_updates_are_dropped_unless_they_are_buffered() -> None:
 
 
 def test_the_share_of_delta_c_alone() -> None:
-    assert config({"delta_c": "topk"}, share=0.1).codecs.share == 0.1
-    assert config({"delta_c": "topk"}, share=0.1, uplink="topk:0.1").codecs.share == 0.1
+    made = config({"delta_c": "topk:0.1"})
+    assert (made.codecs.delta_c, made.codecs.delta_y, made.codecs.share) == ("topk", ("f32",), 0.1)
+    assert config({"delta_c": "topk:0.1"}, uplink="q8,topk:0.1").codecs.share == 0.1
 
 
 @pytest.mark.parametrize(
@@ -71,12 +72,13 @@ def test_the_share_of_delta_c_alone() -> None:
         ({"uplink": ""}, "--uplink = ''"),
         ({"uplink": "q8,"}, "--uplink = ''"),
         ({"uplink": "q8:0.1"}, "--uplink = 'q8:0.1'"),
-        ({"uplink": "topk:much"}, "a number, as in topk:0.05"),
-        ({"uplink": "topk:2"}, "--share = 2.0"),
-        ({"uplink": "topk:nan"}, "--share = nan"),
-        ({"uplink": "topk"}, "topk without a share"),
+        ({"uplink": "topk:much"}, "--uplink = 'topk:much'.*say it as in topk:0.05"),
+        ({"uplink": "topk:2"}, "above 0 and at most 1"),
+        ({"uplink": "topk:nan"}, "--uplink = 'topk:nan'"),
+        ({"uplink": "topk"}, "--uplink = 'topk'.*say it as in topk:0.05"),
         ({"uplink": "q8,q8"}, "--uplink"),
-        ({"uplink": "topk:0.1", "share": 0.2}, "--uplink says 0.1|uplink says 0.1"),
+        ({"uplink": "topk", "share": 0.2}, "--share = 0.2.*write topk:0.2 where topk is named"),
+        ({"uplink": "topk:0.1,topk:0.2"}, "topk:0.1 is given as well"),
         ({"scheme": "w4"}, "no scheme 'w4'"),
         ({"max_stale": 0}, "--max-stale = 0"),
         ({"target": 3, "quorum": 3, "buffer": 2}, "--buffer = 2"),
@@ -86,8 +88,22 @@ def test_the_share_of_delta_c_alone() -> None:
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(UsageError, match=text):
+    with pytest.raises(UsageError, match=f"(?s){text}"):
         config(**options)
+
+
+@pytest.mark.parametrize(
+    ("delta_c", "text"),
+    [
+        ("topk", "--delta-c = 'topk'.*say it as in topk:0.05"),
+        ("q4", "must be derived, f32, q8 or topk:SHARE"),
+        ("derived:0.1", "--delta-c = 'derived:0.1'"),
+        ("topk:0.2", "--uplink = 'topk:0.1'.*topk:0.2 is given as well"),
+    ],
+)
+def test_a_delta_c_that_cannot_be(delta_c: str, text: str) -> None:
+    with pytest.raises(UsageError, match=f"(?s){text}"):
+        config({"delta_c": delta_c}, uplink="topk:0.1")
 
 
 def test_momentum_wants_a_float32_scheme() -> None:

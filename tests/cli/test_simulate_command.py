@@ -114,6 +114,8 @@ def test_a_task_brings_plan_data_and_test() -> None:
         (["--task", "wisdm", "--scheme", "w4"], 2, "w8.block64"),
         (["--task", "wisdm", "--scheme", "w8.row+a8"], 4, "has no variant w8.row+a8/1"),
         (["--task", "wisdm", "--uplink", "q8", "--feedback"], 2, "c_i is the memory"),
+        (["--task", "wisdm", "--uplink", "topk"], 2, "--uplink = 'topk': topk sends a share"),
+        (["--task", "wisdm", "--uplink", "topk", "--share", ".1"], 2, "write topk:0.1"),
         (["--task", "wisdm", "--scheme", "w8.row", "--momentum", ".9"], 2, "no int8 step has"),
         (["--task", "har", "--data-dir", "."], 3, "--data-dir"),
         (["--task", "wisdm", "--tau", ".1"], 2, "adagrad or adam or yogi, or leave it out"),

@@ -142,6 +142,16 @@ def test_check_says_what_a_class_of_device_makes_of_a_plan() -> None:
     assert "200 MB of memory" in words
 
 
+def test_check_takes_a_codec_as_the_server_does() -> None:
+    """5,094 elements: 510 of them with their indices, against all."""
+    up = {}
+    for codec in ("f32", "topk:0.1"):
+        done = command("plan", "check", "wisdm", "--uplink", codec, "--json")
+        up[codec] = done.lines[0]["fit"]["candidates"][0]["up_bytes"]
+    assert up["f32"] - up["topk:0.1"] == 4 * 5094 - 8 * 510
+    command("plan", "check", "wisdm", "--uplink", "topk").failed(2, "--uplink = 'topk'", "0.05")
+
+
 def test_check_ends_with_4_where_nothing_fits(tmp_path: Path) -> None:
     small = tmp_path / "small.toml"
     source = Path(__file__).parents[2] / "firmware_profiles" / "pi_3b.toml"

@@ -166,6 +166,11 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
             "it may be a whole number from 85 to 4000000 MB",
         ),
         (
+            {"uplink_codec": "topk:0.05"},
+            "uplink_codec is 'topk:0.05': delta_y travels in one of these, and the share of topk "
+            "is the fleet's - it may be f32 or q8 or topk",
+        ),
+        (
             {"storage_budget_mb": 4},
             "storage_budget_mb is 4: the log of the device's database takes 5 - "
             "it may be a whole number from 5 to 4000000 MB",

@@ -52,6 +52,18 @@ def test_what_an_algorithm_does_not_have_is_left_out_and_its_doubles_are_one():
         {"uplink": "topk", "share": 0.1},
         {"uplink": "topk", "share": 0.2},
     ]
+    # A share stands with its codec, or is a setting of its own.
+    axes = {"uplink": ["q8", "topk:0.1", "topk:0.2"]}
+    shared = cells({"algorithm": "fedavg"}, axes, [0])
+    assert [cell.options for cell in shared] == [
+        {"uplink": "q8"},
+        {"uplink": "topk", "share": 0.1},
+        {"uplink": "topk", "share": 0.2},
+    ]
+    assert shared[1].key == "uplink=topk:0.1 seed=0"
+    (both,) = cells({"uplink": "topk:0.1", "delta_c": "topk:0.1"}, {}, [0])
+    assert both.algorithm == Scaffold(delta_c="topk")
+    assert both.options["share"] == 0.1
     axes = {"server_optimizer": ["none", "adam"], "tau": ["0.1", "0.2"], "server_lr": ["0.5"]}
     plain, *adams = cells({"algorithm": "fedavg"}, axes, [0])
     assert (plain.algorithm.server_lr, plain.optimizer) == (0.5, None)
@@ -88,6 +100,9 @@ def test_a_name_that_two_have_is_said_in_full():
         ({}, {"algorithm": ["fedavg", "fedpox"]}, "algorithm = fedpox"),
         ({}, {"algorithm": ["fedprox"], "mu": ["x"]}, "mu = x: it must be a number"),
         ({}, {"option": ["III"]}, "option = III: it must be I or II"),
+        ({}, {"uplink": ["topk:2"]}, "uplink = 'topk:2'.*say it as in topk:0.05"),
+        ({}, {"delta_c": ["q4"]}, "must be derived, f32, q8 or topk:SHARE"),
+        ({"uplink": "topk:0.1"}, {"delta_c": ["topk:0.2"]}, "all vectors have one"),
         ({}, {"cohort": ["few"]}, "cohort = few: it must be a whole number or all"),
         ({"algorithm": "fedprox"}, {"mu": ["1", "99"]}, r"local_lr \* mu = 4.95 \(mu=99\)"),
         ({"partition": "dirichlet"}, {}, "it wants its alpha"),
