@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import time
 import tracemalloc
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,14 +16,23 @@ from typing import Any
 
 import numpy as np
 from machines.puppet import Lab, Puppet
-from support.toy_plans import linear_loss
+from support.toy_plans import linear_loss, quadratic
 
 from kellet.sdk.algorithms import Scaffold
 from kellet.sdk.protocol.effects import Publish, Tick
 from kellet.sdk.protocol.messages import Busy, Grant, Receipt
 from kellet.sdk.protocol.parts import part_count
+from kellet.server.simulate import simulate
 
-__all__ = ["Rush", "close_without", "growth", "memory_by_round", "rush"]
+__all__ = [
+    "Rush",
+    "Simulated",
+    "close_without",
+    "growth",
+    "memory_by_round",
+    "rush",
+    "simulated",
+]
 
 
 def close_without(share: float, *, devices: int = 20, deadline: float = 60.0) -> tuple[float, int]:
@@ -137,6 +147,37 @@ def _update(index: int, n: int) -> Any:
     key = hashlib.sha256(f"{index}".encode()).digest()
     rng = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
     return rng.integers(-8, 9, n).astype(np.float32) / 8
+
+
+@dataclass
+class Simulated:
+    """A simulated fleet's one round, run twice. ``exact``: whether its model is the mean."""
+
+    counted: list[int]
+    digests: list[str]
+    seconds: list[float]
+    exact: bool
+
+
+def simulated(devices: int) -> Simulated:
+    """Run the same fleet twice; each device moves by an eighth of its way to i % 7."""
+    plan = quadratic(initial=1.0)
+    clients = {
+        f"device-{i}": (np.array([[1, i % 7]], np.float32), np.zeros(1, np.int64))
+        for i in range(devices)
+    }
+    algorithm = Scaffold(local_lr=0.125, batch_size=0, local_steps=1)
+    done = Simulated([], [], [], exact=True)
+    # Exact in float32 from 1 on, and so is the mean.
+    mean = np.float32(1 + sum(0.125 * (i % 7 - 1) for i in range(devices)) / devices)
+    for _ in range(2):
+        began = time.monotonic()
+        run = simulate(plan, clients, algorithm, rounds=1, seed=3)
+        done.seconds.append(time.monotonic() - began)
+        done.counted.append(run.updates_counted)
+        done.digests.append(run.digest)
+        done.exact &= run.model.tolist() == [mean]
+    return done
 
 
 def growth(held: list[float]) -> float:

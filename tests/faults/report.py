@@ -26,6 +26,8 @@ from faults.power.fleets import FLEETS, cut_fleet, record  # noqa: E402
 from faults.power.promises import cut_work  # noqa: E402
 from faults.power.work import work  # noqa: E402
 
+from kellet.sdk.health import peak_mb  # noqa: E402
+
 __all__ = ["RESULTS", "page"]
 
 RESULTS = _HERE / "results.json"
@@ -116,6 +118,17 @@ def _rush(times: int) -> list[Row]:
     return [_row("devices that upload in one moment", times, outcome, figure)]
 
 
+def _devices(times: int) -> list[Row]:
+    done = crowd.simulated(times)
+    same = len(set(done.digests)) == 1 and done.exact and done.counted == [times] * 2
+    outcome = "all counted, twice to the same digest" if same else f"broken: {done.digests}"
+    slowest = max(done.seconds)
+    figure = (
+        f"{done.digests[0][:16]}; {slowest:,.0f} s a run, peak of the process {peak_mb():,.0f} MB"
+    )
+    return [_row("simulated devices in one round", times, outcome, figure)]
+
+
 def _rounds(times: int) -> list[Row]:
     held = crowd.memory_by_round(times, every=10)
     figure = f"{100 * crowd.growth(held):.0f} bytes a round (median slope of all pairs of samples)"
@@ -161,6 +174,7 @@ MEASURES: dict[str, Callable[[int], list[Row]]] = {
     "mutations": _mutations,
     "dropouts": _dropouts,
     "rush": _rush,
+    "devices": _devices,
     "rounds": _rounds,
     "power": _power,
     "planted": _planted,

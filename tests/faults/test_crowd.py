@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from faults.crowd import close_without, growth, memory_by_round, rush
-from support.toy_plans import quadratic
-
-from kellet.sdk.algorithms import Scaffold
-from kellet.server.simulate import simulate
+from faults.crowd import close_without, growth, memory_by_round, rush, simulated
 
 ADMISSION = 100_000
 
@@ -57,15 +52,7 @@ def test_five_hundred_rounds_leave_nothing_behind() -> None:
 @pytest.mark.parametrize("devices", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(3600)
 def test_a_simulated_fleet_is_replayed_to_the_same_digest(devices: int) -> None:
-    plan = quadratic(initial=1.0)
-    clients = {
-        f"device-{i}": (np.array([[1, i % 7]], np.float32), np.zeros(1, np.int64))
-        for i in range(devices)
-    }
-    algorithm = Scaffold(local_lr=0.125, batch_size=0, local_steps=1)
-    runs = [simulate(plan, clients, algorithm, rounds=1, seed=3) for _ in range(2)]
-    assert [run.updates_counted for run in runs] == [devices] * 2
-    assert runs[0].digest == runs[1].digest
-    # Each moves from 1 by an eighth of its way to i % 7: exact in float32, and so is the mean.
-    moved = sum(0.125 * (i % 7 - 1) for i in range(devices)) / devices
-    assert runs[0].model.tolist() == [np.float32(1 + moved)]
+    done = simulated(devices)
+    assert done.counted == [devices] * 2
+    assert done.digests[0] == done.digests[1]
+    assert done.exact
