@@ -9,7 +9,6 @@ A module exports one, under its name in ``EXPERIMENTS``:
         def __str__(self) -> str:
             return f"{self.algorithm}, {self.rounds} rounds"
 
-    EXPERIMENT = Experiment("momentum", "Momentum", Cell, cells, work, page, figure)
 
 ``cells(full)`` lists them, in the order they are worked; ``work(cell)`` runs in any process and
 returns what JSON can hold. A cell's fields and its plan are all that ``work`` may depend on: a
@@ -33,7 +32,10 @@ from kellet.sdk.plan import Plan
 __all__ = ["EXPERIMENTS", "Cell", "Experiment", "Found", "Results", "load", "marker"]
 
 # Name -> module, one a line.
-EXPERIMENTS: dict[str, str] = {}
+EXPERIMENTS: dict[str, str] = {
+    "quadratics": "bench.evidence.quadratics",
+    "scaffold_rounds": "bench.evidence.scaffold_rounds",
+}
 
 Found = dict[str, Any]
 
