@@ -63,9 +63,10 @@ def compare(problem: Written, repeats: int, rounds: dict[str, dict[str, int]]) -
     """Validate, then let the sides run by turns. ``FleetError`` where their models differ."""
     setting = problem.setting
     apart = validate(problem)
-    runs: dict[str, list[Ran]] = {name: [] for name in SIDES}
+    sides = {name: side for name, side in SIDES.items() if setting.net in side.nets}
+    runs: dict[str, list[Ran]] = {name: [] for name in sides}
     for turn in range(repeats):
-        for name, side in SIDES.items():
+        for name, side in sides.items():
             _say(f"{setting.title}: {name}, run {turn + 1} of {repeats}")
             number = rounds[setting.net][side.framework]
             runs[name].append(run(name, problem, rounds=number, seed=turn))

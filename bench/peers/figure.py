@@ -43,7 +43,9 @@ def draw(results: Results, path: Path) -> None:
 def _bars(axes: Any, results: Results, what: str) -> None:
     width = 0.8 / len(COLOURS)
     for place, (name, colour) in enumerate(COLOURS.items()):
-        sides = [compared.sides[name] for compared in results.problems.values()]
+        found = [compared.sides.get(name) for compared in results.problems.values()]
+        tried = [i for i, side in enumerate(found) if side]
+        sides = [side for side in found if side]
         if what == "seconds":
             heights = [1000 * side.seconds.median for side in sides]
             errors: Any = [
@@ -52,7 +54,7 @@ def _bars(axes: Any, results: Results, what: str) -> None:
             ]
         else:
             heights, errors = [side.pss / 1e6 for side in sides], None
-        at = [i + (place - (len(COLOURS) - 1) / 2) * width for i in range(len(sides))]
+        at = [i + (place - (len(COLOURS) - 1) / 2) * width for i in tried]
         axes.bar(at, heights, width, yerr=errors, color=colour, label=name)
     axes.set_xticks(range(len(results.problems)))
     axes.set_xticklabels([c.title.replace(", ", "\n", 1) for c in results.problems.values()])

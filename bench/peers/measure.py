@@ -30,18 +30,22 @@ _PATIENCE = 900.0  # s for one run, on a busy machine
 
 @dataclass(frozen=True)
 class Side:
-    """A framework, and how many processes and threads it may use."""
+    """A framework, and how many processes and threads it may use.
+
+    ``nets``: where it is tried. Threads only slow down a net whose step takes microseconds.
+    """
 
     framework: str
     workers: int
     threads: int = 1
+    nets: tuple[str, ...] = ("mlp", "cnn")
 
 
 SIDES = {
     "kellet": Side("kellet", 1),
     "kellet, 2 processes": Side("kellet", 2),
     "pfl": Side("pfl", 1),
-    "pfl, 2 threads": Side("pfl", 1, threads=2),
+    "pfl, 2 threads": Side("pfl", 1, threads=2, nets=("cnn",)),
     "flwr": Side("flwr", 2),
 }
 

@@ -222,3 +222,46 @@ def test_nothing_to_evaluate_is_refused() -> None:
     plan = quadratic()
     with pytest.raises(DataError, match=r"no rows"):
         plan.evaluator().evaluate(plan.initial(), np.zeros((0, 2)), np.zeros(0))
+
+
+# ---- batches of many sizes, small and large
+
+
+def test_batches_of_any_size_in_any_order_are_read_where_they_are_given() -> None:
+    """The gradient of the mean of x @ w is the mean of the rows."""
+    session = linear_loss(2).session()
+    rng = np.random.default_rng(3)
+    for size in (4, 1, 4, 40_000, 4, 40_000, 1, 7):  # 320 KB and more are bound where they lie
+        x = rng.integers(-8, 8, (size, 2)).astype(np.float32)
+        session.step(x, np.zeros(size, np.int64))
+        assert session.grads == pytest.approx(x.mean(axis=0, dtype=np.float64), abs=1e-5)
+
+
+def test_arrays_that_are_filled_anew_or_let_go_of_are_read_anew() -> None:
+    session = linear_loss(1).session()
+    x, y = floats([[1], [3]]), classes(0, 0)
+    session.step(x, y)
+    assert session.grads.tolist() == [2]
+    x[:] = 5
+    session.step(x, y)
+    assert session.grads.tolist() == [5]
+    assert session.step(floats([[7], [9]])[::-1], y) == 0  # w is 0; and in another order of memory
+    assert session.grads.tolist() == [8]
+
+
+def test_the_copies_of_small_batches_take_a_megabyte_at_most() -> None:
+    session = linear_loss(1000).session()
+    for size in range(1, 60):
+        session.step(np.ones((size, 1000), np.float32), np.zeros(size, np.int64))
+        kept = session._graph._small.values()
+        assert sum(bound.x.nbytes + bound.y.nbytes for bound in kept) <= 1 << 20
+        assert session.grads.tolist() == [1] * 1000
+
+
+def test_a_batch_like_one_before_but_of_another_type_is_still_refused() -> None:
+    session = linear_loss(1).session()
+    session.step(floats([[1], [3]]), classes(0, 0))
+    with pytest.raises(DataError, match="float64"):
+        session.step(np.array([[1.0], [3.0]]), classes(0, 0))
+    with pytest.raises(DataError, match="2 rows and 3 labels"):
+        session.step(floats([[1], [3]]), classes(0, 0, 0))
