@@ -14,7 +14,7 @@ from kellet.sdk.errors import FleetError
 from kellet.sdk.signals import Interrupted
 from kellet.server.commands.algorithm import AlgorithmOptions
 from kellet.server.research import Measures, Source, Sweep, sweep, write_parquet
-from kellet.server.research.settings import text
+from kellet.server.research.names import text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

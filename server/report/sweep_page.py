@@ -10,8 +10,8 @@ from typing import Any
 from kellet.server.report import markup, sweep_charts
 from kellet.server.report.drawing import key, shown, styles
 from kellet.server.report.record import now, versions
+from kellet.server.research.names import text
 from kellet.server.research.rows import RoundRow, RunRow
-from kellet.server.research.settings import text
 from kellet.server.research.sweep import Sweep
 from kellet.server.research.table import Line, Spread, summarised
 

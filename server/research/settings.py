@@ -1,61 +1,37 @@
-"""Settings by name, what of them a run has, and the runs that a sweep over them comes to.
-
-A setting is named as in the command: ``mu``, ``cohort``, ``alpha``. Where both the partition
-and an algorithm have one of that name (FedDyn's alpha), it is ``partition.alpha`` and
-``algorithm.alpha``; these names are always understood.
-"""
+"""What of its settings a run has, and the runs that a sweep over them comes to."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import json
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
-
-from kellet.sdk.algorithms import ALGORITHMS, FedAvg
+from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.errors import UsageError
 from kellet.sdk.protocol.spelling import codec_of
 from kellet.sdk.protocol.vectors import CODECS
 from kellet.server.optimizers import OPTIMIZERS, ServerOptimizer
+from kellet.server.research.names import (
+    NONE,
+    OF_RUNS,
+    OF_SELECTIONS,
+    Axes,
+    Names,
+    algorithm_named,
+    convert,
+    fields,
+    text,
+)
 from kellet.server.research.partitions import KINDS, LEAST, Partition, parse
 from kellet.server.selection import SELECTIONS, make
 
-__all__ = ["Axes", "Cell", "cell_of", "cells", "seeds_of", "text"]
+__all__ = ["Cell", "cell_of", "cells", "seeds_of"]
 
-Axes = Mapping[str, Sequence[Any]]
-
-_OF_PARTITIONS = {"alpha": float, "percent": float, "labels": int}
-_OF_FLEETS: dict[str, Any] = {"partition": str, "clients": int, "least": int, "feature": int}
-_OF_RUNS: dict[str, Any] = {
-    "cohort": int | Literal["all"],
-    "selection": Literal[tuple(SELECTIONS)],
-    "personal": str,
-    "schedule": str,
-    "scheme": str,
-    "shift": Literal["f32", "int8"],
-    "uplink": str,  # f32, q8, or topk:SHARE
-    "share": float,
-    "feedback": bool,
-    "downlink": Literal["f32", "q8"],
-}
-# Of a selection, beside its name: the settings that not all of them have.
-_OF_SELECTIONS: dict[str, Any] = {
-    "window": float,
-    "distance": str,
-    "neighbours": int,
-    "threshold": float,
-    "fairness": float,
-    "feature_bins": int,
-}
-_OF_RUNS |= _OF_SELECTIONS
 CLIENTS = 10  # of a partition, unless given
 SHARE = 0.01  # of a change that topk sends, unless given
-_NONE = "none"  # a server optimizer that there is not, and a partition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +56,7 @@ class Cell:
         """What ``run`` takes beside data, algorithm, optimizer, rounds and seed."""
         options = dict(self.options)
         named = options.pop("selection", None)
-        of_selection = set(_OF_SELECTIONS) - {"feature_bins"}
+        of_selection = set(OF_SELECTIONS) - {"feature_bins"}
         given = {name: options.pop(name) for name in of_selection & options.keys()}
         if named is not None:
             options["cohort"] = make(named, options["cohort"], seed=self.seed, **given)
@@ -111,10 +87,10 @@ def cells(base: Mapping[str, Any], axes: Axes, seeds: Sequence[int]) -> list[Cel
     texts. Raises ``UsageError`` for a name that no run has, and for a run that cannot be.
     """
     base = {"algorithm": "scaffold", **base}
-    known = _Names.of(base, axes)
+    known = Names.of(base, axes)
     names = {name: known.find(name) for name in (*base, *axes)}
-    fixed = {names[name]: _convert(names[name], name, value) for name, value in base.items()}
-    columns = [[(n, _convert(names[n], n, v)) for v in values] for n, values in axes.items()]
+    fixed = {names[name]: convert(names[name], name, value) for name, value in base.items()}
+    columns = [[(n, convert(names[n], n, v)) for v in values] for n, values in axes.items()]
     found: dict[str, Cell] = {}
     used: set[str] = set()
     for seed in seeds:
@@ -135,8 +111,8 @@ def cell_of(
 ) -> Cell:
     """The one run of an algorithm and an optimizer that are there. Raises ``UsageError``."""
     base = {**settings, "algorithm": algorithm.name}
-    known = _Names.of(base, {})
-    whole = {known.find(name): _convert(known.find(name), name, v) for name, v in base.items()}
+    known = Names.of(base, {})
+    whole = {known.find(name): convert(known.find(name), name, v) for name, v in base.items()}
     whole = _shared(whole)
     used, cell = _assembled(algorithm, optimizer, whole, {}, seed, set())
     for name, value in base.items():
@@ -155,56 +131,6 @@ def seeds_of(values: Sequence[int]) -> list[int]:
             repair="write seeds=3, or seeds=0,5,7",
         )
     return seeds
-
-
-@dataclass(frozen=True)
-class _Names:
-    """The settings that a sweep may name. ``kinds``: its algorithms and optimizers."""
-
-    kinds: tuple[type[Any], ...]
-    partitions: tuple[str, ...]
-
-    @property
-    def amounts(self) -> set[str]:
-        return {KINDS[kind].amount for kind in self.partitions} - {""}
-
-    @classmethod
-    def of(cls, base: Mapping[str, Any], axes: Axes) -> _Names:
-        def values(name: str) -> list[Any]:
-            return list(axes.get(name, [base[name]] if name in base else []))
-
-        algorithms = [_algorithm(name) for name in values("algorithm")]
-        optimizers = [OPTIMIZERS[name] for name in values("server_optimizer") if name in OPTIMIZERS]
-        partitions = [parse(name)[0] for name in values("partition") if name != _NONE]
-        return cls((*algorithms, *optimizers), tuple(dict.fromkeys(partitions)))
-
-    def find(self, name: str) -> str:
-        """The whole name: ``algorithm.mu`` for ``mu``. ``UsageError`` if it may be two things."""
-        if name in _OF_FLEETS or name in _OF_RUNS or name in ("algorithm", "server_optimizer"):
-            return name
-        group, dot, _ = name.partition(".")
-        if dot and group in ("algorithm", "partition"):
-            return name
-        of_algorithm = any(name in _fields(kind) for kind in self.kinds)
-        if of_algorithm and name in self.amounts:
-            raise UsageError(
-                f"the setting {name} may be two",
-                why="the partition and an algorithm both have one",
-                repair=f"write partition.{name} or algorithm.{name}",
-            )
-        return f"{'partition' if name in self.amounts else 'algorithm'}.{name}"
-
-    def refusal(self, name: str, value: Any) -> UsageError:
-        """Why a setting that no run has is not taken."""
-        fields = {field for kind in self.kinds for field in _fields(kind)}
-        known = {"algorithm", "server_optimizer", "seeds", *_OF_RUNS, *_OF_FLEETS, *self.amounts}
-        kinds = " nor ".join([kind.name for kind in self.kinds])
-        partitions = "".join(f" nor the partition {kind}" for kind in self.partitions)
-        return UsageError(
-            f"there is no setting {name}={text(value)} here",
-            why=f"neither {kinds}{partitions} has it",
-            repair=f"choose from {', '.join(sorted((known | fields) - {name}))}",
-        )
 
 
 def _cell(
@@ -282,9 +208,9 @@ def _shared(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _methods(settings: Mapping[str, Any]) -> tuple[FedAvg, ServerOptimizer | None, set[str]]:
-    kind = _algorithm(settings["algorithm"])
-    named = settings.get("server_optimizer", _NONE)
-    by = None if named == _NONE else OPTIMIZERS[named]
+    kind = algorithm_named(settings["algorithm"])
+    named = settings.get("server_optimizer", NONE)
+    by = None if named == NONE else OPTIMIZERS[named]
     of_kind: dict[str, Any] = {}
     of_optimizer: dict[str, Any] = {}
     used = set()
@@ -292,9 +218,9 @@ def _methods(settings: Mapping[str, Any]) -> tuple[FedAvg, ServerOptimizer | Non
         group, _, name = whole.partition(".")
         if group != "algorithm" or not name:
             continue
-        if by is not None and name in _fields(by):  # server_lr is the optimizer's where one is
+        if by is not None and name in fields(by):  # server_lr is the optimizer's where one is
             of_optimizer[name] = value
-        elif name in _fields(kind):
+        elif name in fields(kind):
             of_kind[name] = value
         else:
             continue
@@ -303,8 +229,8 @@ def _methods(settings: Mapping[str, Any]) -> tuple[FedAvg, ServerOptimizer | Non
 
 
 def _fleet(settings: Mapping[str, Any]) -> tuple[Partition | None, int | None, set[str]]:
-    text, clients = settings.get("partition", _NONE), settings.get("clients")
-    if text == _NONE:
+    text, clients = settings.get("partition", NONE), settings.get("clients")
+    if text == NONE:
         return None, clients, {"clients"}
     clients = CLIENTS if clients is None else clients
     kind, amount = parse(text)
@@ -330,21 +256,22 @@ def _fleet(settings: Mapping[str, Any]) -> tuple[Partition | None, int | None, s
 
 
 def _options(settings: Mapping[str, Any], algorithm: FedAvg) -> tuple[dict[str, Any], set[str]]:
-    options = {name: settings[name] for name in _OF_RUNS if name in settings}
-    if options.get("cohort") == "all":
-        del options["cohort"]
+    options = {name: settings[name] for name in OF_RUNS if name in settings}
+    for name, nothing in (("cohort", "all"), ("schedule", NONE), ("personal", NONE)):
+        if options.get(name) == nothing:
+            del options[name]
     if "selection" in options and "cohort" not in options:
         raise UsageError(
             f"selection = {options['selection']}",
             why="it is not said how many clients a round asks",
             repair="give a cohort",
         )
-    used = set(_OF_RUNS)
+    used = set(OF_RUNS)
     kind = SELECTIONS.get(options.get("selection", ""))
     has = {
-        "feature_bins" if name == "features" else name for name in (_fields(kind) if kind else ())
+        "feature_bins" if name == "features" else name for name in (fields(kind) if kind else ())
     }
-    for name in _OF_SELECTIONS.keys() - has:
+    for name in OF_SELECTIONS.keys() - has:
         options.pop(name, None)
         used.discard(name)
     if "topk" in (options.get("uplink"), getattr(algorithm, "delta_c", "")):
@@ -356,67 +283,3 @@ def _options(settings: Mapping[str, Any], algorithm: FedAvg) -> tuple[dict[str, 
         options.pop("shift", None)
         used.discard("shift")
     return options, used
-
-
-def _algorithm(name: str) -> type[FedAvg]:
-    if name not in ALGORITHMS:
-        raise UsageError(
-            f"algorithm = {name}",
-            why="there is no such algorithm",
-            repair=f"choose one of {', '.join(ALGORITHMS)}",
-        )
-    return ALGORITHMS[name]
-
-
-def _fields(kind: type[Any]) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]
-
-
-def _convert(whole: str, name: str, value: Any) -> Any:
-    """A value as its setting has it; texts become numbers. Raises ``UsageError``."""
-    hint = _hint(whole)
-    if hint is None:
-        return value
-    try:
-        if hint is float and isinstance(value, str):
-            return float(value)  # it reads ".1" and "inf", which JSON does not
-        return msgspec.convert(value, hint, strict=False)
-    except ValueError:
-        raise UsageError(
-            f"{name} = {value}", why=f"it must be {_wanted(hint)}", repair=f"change {name}"
-        ) from None
-
-
-def _wanted(hint: Any) -> str:
-    plain = {float: "a number", int: "a whole number", bool: "true or false", str: "a name"}
-    if hint in plain:
-        return plain[hint]
-    parts = typing.get_args(hint)
-    return " or ".join(str(part) if isinstance(part, str) else _wanted(part) for part in parts)
-
-
-def _hint(whole: str) -> Any:
-    """The type of a setting, None where any will do."""
-    group, dot, name = whole.partition(".")
-    if not dot:
-        names = {"algorithm": str, "server_optimizer": Literal[_NONE, *OPTIMIZERS]}
-        return (_OF_FLEETS | _OF_RUNS | names)[whole]
-    if group == "partition":
-        return _OF_PARTITIONS.get(name)
-    if name == "delta_c":  # topk has its share with it
-        return str
-    for kind in (*ALGORITHMS.values(), *OPTIMIZERS.values()):
-        if name in _fields(kind):
-            return typing.get_type_hints(kind)[name]
-    return None
-
-
-def text(value: Any) -> str:
-    """A setting's value as the command would have it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(text, value))
-    return str(value)

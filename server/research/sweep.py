@@ -11,17 +11,20 @@ from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
+from kellet.sdk import personal
 from kellet.sdk.errors import require
 from kellet.sdk.plan import Plan
+from kellet.server import schedules
 from kellet.server.config import FleetConfig
 from kellet.server.partition import clients_of
 from kellet.server.research.data import Pool, Population, Source
+from kellet.server.research.names import Axes, text
 from kellet.server.research.one import Measured, Measures, run
 from kellet.server.research.parallel import work_and_tell
 from kellet.server.research.partitions import Partition, parse
 from kellet.server.research.results import Results
 from kellet.server.research.rows import RoundRow, RunRow
-from kellet.server.research.settings import Axes, Cell, cells, text
+from kellet.server.research.settings import Cell, cells
 from kellet.server.research.table import Line, own_models, run_row, summarised
 from kellet.server.simulate import RoundAbandoned
 
@@ -75,6 +78,7 @@ class Experiment:
             scheme = cell.options.get("scheme", "f32")
             self.plan.variant_graph(scheme)
             cell.arguments()
+            named = cell.options.get("personal")
             FleetConfig(
                 algorithm=cell.algorithm,
                 server_optimizer=cell.optimizer,
@@ -84,6 +88,8 @@ class Experiment:
                 downlink=cell.options.get("downlink", "f32"),
                 feedback=cell.options.get("feedback", False),
                 share=cell.options.get("share", 0.0),
+                schedule=schedules.parse(cell.options.get("schedule", "")),
+                personal=personal.parse(named) if named else None,
             )
 
     def __call__(self, cell: Cell, tell: Callable[[RoundRow], None]) -> RunRow:

@@ -94,7 +94,7 @@ def test_a_name_that_two_have_is_said_in_full():
 @pytest.mark.parametrize(
     ("base", "axes", "words"),
     [
-        ({}, {"mv": ["1"]}, "no setting mv=1 here: neither scaffold has it"),
+        ({}, {"mv": ["1"]}, "no setting mv=1 here: scaffold has none"),
         ({"algorithm": "fedavg"}, {"mu": ["1"]}, "choose from algorithm, batch_size, clients"),
         ({"mu": 1.0}, {"algorithm": ["fedavg", "scaffold"]}, "neither fedavg nor scaffold has it"),
         ({}, {"algorithm": ["fedavg", "fedpox"]}, "algorithm = fedpox"),
