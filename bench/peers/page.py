@@ -53,8 +53,8 @@ What is not the same:
   SQLite), say everything over an in-memory broker in the bytes that would travel, and each update
   is digested, checked and counted once in a ledger, as over MQTT. Neither peer does any of that.
 - Kellet takes gradients with onnxruntime and runs single-threaded, pfl and flwr with torch. pfl
-  runs with one thread, the CNN with two as well, and its faster form is compared; flwr with two actors, one a
-  core, of one thread each.
+  runs with one thread, the CNN with two as well, and its faster form is compared; flwr with two
+  actors, one a core, of one thread each.
 - pfl's users hold exactly 20 batches, cut beforehand from their shuffled samples: it neither
   shuffles nor gathers during a round. Kellet and flwr shuffle each epoch.
 - "First" is the time from the start of the process to the end of the first round: imports,
