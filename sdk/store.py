@@ -231,25 +231,30 @@ class Store:
         return row
 
     @property
+    def _facts(self) -> tuple[Any, ...]:
+        """What machines ask for at every message, in one question."""
+        return self._row("name, nonce, incarnation, seq, epoch, last_base")
+
+    @property
     def identity(self) -> Identity:
-        return Identity(*self._row("name, nonce, incarnation"))
+        return Identity(*self._facts[:3])
 
     @property
     def seq(self) -> int:
         """The last settled sequence."""
-        seq: int = self._row("seq")[0]
+        seq: int = self._facts[3]
         return seq
 
     @property
     def epoch(self) -> int | None:
         """The control epoch of c_i; None before the first."""
-        epoch: int | None = self._row("epoch")[0]
+        epoch: int | None = self._facts[4]
         return epoch
 
     @property
     def last_base(self) -> bytes | None:
         """The announcement whose update was settled last: it is not trained for again."""
-        base: bytes | None = self._row("last_base")[0]
+        base: bytes | None = self._facts[5]
         return base
 
     def control(self, n_train: int) -> I64:
