@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from kellet.sdk.errors import StorageError
 
@@ -76,6 +76,33 @@ class Database:
             with self.transaction():
                 self._migrate(schema, version, grown_from)
 
+    @classmethod
+    def reading(cls, path: Path, version: int) -> Self:
+        """The database that lies there, to be looked into: its owner may be at work in it.
+
+        ``StorageError`` where it is of another format.
+        """
+        self = cls.__new__(cls)
+        self.where = str(path)
+        self._disk = _Disk(self.where)
+        self._answers = None  # its owner may write at any time
+        with self._disk:
+            self._db = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None
+            )
+            weakref.finalize(self, self._db.close)
+            self._check_format(version)
+        return self
+
+    def _check_format(self, *known: int) -> None:
+        (found,) = self._db.execute("pragma user_version").fetchone()
+        if found not in known:
+            raise StorageError(
+                f"{self.where} has format {found}",
+                why=f"this version of Kellet reads {known[-1]}",
+                repair="update Kellet or choose another --state directory",
+            )
+
     def _make_durable(self) -> None:
         # Read back: a build or a file system may silently answer otherwise.
         (mode,) = self._db.execute("pragma journal_mode = wal").fetchone()
@@ -89,13 +116,7 @@ class Database:
             )
 
     def _migrate(self, schema: str, version: int, grown_from: Sequence[int]) -> None:
-        (found,) = self._db.execute("pragma user_version").fetchone()
-        if found not in (0, version, *grown_from):
-            raise StorageError(
-                f"{self.where} has format {found}",
-                why=f"this version of Kellet reads {version}",
-                repair="update Kellet or choose another --state directory",
-            )
+        self._check_format(0, *grown_from, version)
         for statement in schema.split(";"):
             self._db.execute(statement)
         self._db.execute(f"pragma user_version = {version}")

@@ -31,6 +31,7 @@ from kellet.sdk.releases import RELEASES_SCHEMA, Releases
 from kellet.sdk.shelf import SHELF_SCHEMA, Shelf
 
 __all__ = [
+    "FORMAT",
     "Identity",
     "Memory",
     "Pending",
@@ -105,7 +106,7 @@ create table if not exists memory_next (
 """
 # Controls lie in rows of their own, and which is c_i says a number: SQLite rewrites a whole row,
 # in memory, to change one column of it. Format 2 had no table of personal models.
-_FORMAT = 3
+FORMAT = 3
 _OLDER = (2,)
 _CURRENT = "select control from device"
 
@@ -206,7 +207,7 @@ class Store:
         self, device: str, path: Path | None = None, *, nonce: bytes | None = None
     ) -> None:
         schema = _SCHEMA + SHELF_SCHEMA + ";" + RELEASES_SCHEMA
-        self._db = Database(path, schema, _FORMAT, grown_from=_OLDER)
+        self._db = Database(path, schema, FORMAT, grown_from=_OLDER)
         self.personal = Shelf(self._db)
         self.releases = Releases(self._db)
         with self._db.transaction():

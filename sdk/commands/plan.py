@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 
 from kellet.sdk.commands.fit import FitOptions
 from kellet.sdk.commands.options import Output, check_output
+from kellet.sdk.commands.personal import personal
 from kellet.sdk.console import Console
 from kellet.sdk.errors import ExtraMissing, PlanError, UsageError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 command = App(name="plan", help="Show, check, export or derive a plan: what a device trains.")
+command.command(personal)
 MIB = 1 << 20
 
 
