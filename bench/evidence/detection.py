@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,7 @@ def _annthyroid() -> tuple[F32, NDArray[np.int64], NDArray[np.bool_]]:
     return kept["x"], kept["y"].astype(np.int64), np.arange(len(kept["y"])) >= 3772
 
 
-def _kept(file: str) -> dict[str, NDArray[np.generic]]:
+def _kept(file: str) -> dict[str, NDArray[Any]]:
     try:
         with np.load(KEPT / file, allow_pickle=False) as stored:
             return dict(stored)

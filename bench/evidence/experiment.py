@@ -33,8 +33,12 @@ __all__ = ["EXPERIMENTS", "Cell", "Experiment", "Found", "Results", "load", "mar
 
 # Name -> module, one a line.
 EXPERIMENTS: dict[str, str] = {
+    "dirichlet": "bench.evidence.dirichlet",
+    "family": "bench.evidence.family",
     "quadratics": "bench.evidence.quadratics",
     "scaffold_rounds": "bench.evidence.scaffold_rounds",
+    "stragglers": "bench.evidence.stragglers",
+    "text": "bench.evidence.text_task",
 }
 
 Found = dict[str, Any]

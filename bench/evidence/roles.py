@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kellet.sdk.errors import DataError
 
-__all__ = ["ALPHABET", "WINDOW", "Roles", "encoded", "roles", "windows"]
+__all__ = ["ALPHABET", "WINDOW", "Roles", "encoded", "roles", "together", "windows"]
 
 KEPT = Path(__file__).parents[2] / "examples" / "data" / "roles.npz"
 # As examples/data/roles.py has it; a character's label is its place here.
@@ -62,3 +62,9 @@ def windows(characters: I64, every: int) -> Samples:
     """Return each ``every``-th window of 16 characters, and what comes after it."""
     seen = np.lib.stride_tricks.sliding_window_view(characters[:-1], WINDOW)[::every]
     return np.ascontiguousarray(seen), characters[WINDOW::every]
+
+
+def together(said: Roles) -> Samples:
+    """Return the samples of all roles, one role after the other."""
+    x, y = zip(*said.values(), strict=True)
+    return np.concatenate(x), np.concatenate(y)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kellet.sdk.errors import DataError
 
-__all__ = ["Devices", "synthetic"]
+__all__ = ["Devices", "synthetic", "together"]
 
 DEVICES, FEATURES, CLASSES = 30, 60, 10
 ALPHA = BETA = 1
@@ -66,3 +66,9 @@ def synthetic() -> tuple[Devices, Devices]:
             repair="use a NumPy and a Python whose generators draw as they did",
         )
     return trained, judged
+
+
+def together(devices: Devices) -> Samples:
+    """Return all samples of the devices, one device after the other."""
+    x, y = zip(*devices.values(), strict=True)
+    return np.concatenate(x), np.concatenate(y)
