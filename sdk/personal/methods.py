@@ -24,6 +24,7 @@ from kellet.sdk.plan.manifest import TensorSpec
 __all__ = ["METHODS", "Ditto", "FineTune", "Personal", "from_wire", "parse"]
 
 _MOST = 2**31 - 1
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,8 @@ class Personal:
             value = getattr(self, field.name)
             if field.type == "float":
                 number = isinstance(value, (int, float)) and not isinstance(value, bool)
-                require(number and 0 <= value <= 1e30, field.name, value, "a number, at least 0")
+                wanted = "a finite float32, at least 0"
+                require(number and 0 <= value <= _LARGEST, field.name, value, wanted)
                 object.__setattr__(self, field.name, float(np.float32(value)))
             elif field.type == "int":
                 least = 1 if field.name == "epochs" else 0
