@@ -9,6 +9,7 @@ A module exports one, under its name in ``EXPERIMENTS``:
         def __str__(self) -> str:
             return f"{self.algorithm}, {self.rounds} rounds"
 
+    EXPERIMENT = Experiment("momentum", "Momentum", Cell, cells, work, page, figure)
 
 ``cells(full)`` lists them, in the order they are worked; ``work(cell)`` runs in any process and
 returns what JSON can hold. A cell's fields and its plan are all that ``work`` may depend on: a
@@ -33,8 +34,10 @@ __all__ = ["EXPERIMENTS", "Cell", "Experiment", "Found", "Results", "load", "mar
 
 # Name -> module, one a line.
 EXPERIMENTS: dict[str, str] = {
+    "collapse": "bench.evidence.collapse",
     "dirichlet": "bench.evidence.dirichlet",
     "family": "bench.evidence.family",
+    "momentum": "bench.evidence.momentum",
     "quadratics": "bench.evidence.quadratics",
     "scaffold_rounds": "bench.evidence.scaffold_rounds",
     "stragglers": "bench.evidence.stragglers",
@@ -59,16 +62,18 @@ C = TypeVar("C", bound=Cell)
 
 @dataclass(frozen=True)
 class Results(Generic[C]):
-    """What a run came to. ``found``: by cell, in the order of ``cells``, and all of them.
+    """What a run came to. ``found``: by cell, in the order of ``cells``.
 
     ``command`` is what wrote it, ``seconds`` what the cells took of one core, and ``where`` says
-    when and on what.
+    when and on what. ``missing``: how many cells were not worked yet, where a page is written of
+    what there is.
     """
 
     command: str
     where: str
     seconds: float
     found: dict[C, Found]
+    missing: int = 0
 
     def one(self, **settings: object) -> Found | None:
         """Return what came of the one cell with these settings, or None where there is none.

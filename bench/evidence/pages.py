@@ -21,10 +21,13 @@ _FOOT = """
 
 `{name}.json` beside this page holds every cell with its settings. The command goes on where it was
 interrupted, and runs a cell again where its settings or its plan changed (`--fresh`: all). The
-cells took {minutes:.0f} minutes of one core, shared.
+cells took {minutes:.0f} minutes of one core, shared.{missing}
 
 {where}.
 """
+_MISSING = """
+
+**{missing} of {all} cells are not worked yet**; the command goes on with them."""
 
 
 def filled(name: str, results: Results[Any], **parts: str) -> str:
@@ -33,11 +36,13 @@ def filled(name: str, results: Results[Any], **parts: str) -> str:
     A part in the text is ``{part}``, the figure ``{name}.svg`` is beside the page.
     """
     text = (TEMPLATES / f"{name}.md").read_text(encoding="utf-8").format(**parts)
+    cells = results.missing + len(results.found)
     foot = _FOOT.format(
         name=name,
         command=results.command,
         where=results.where,
         minutes=max(1.0, results.seconds / 60),
+        missing=_MISSING.format(missing=results.missing, all=cells) if results.missing else "",
     )
     return text.rstrip() + "\n" + foot
 

@@ -140,6 +140,8 @@ def errors(results: Results[Cell]) -> str:
 
 
 def page(results: Results[Cell]) -> str:
+    if len(results.found) == len(cells(False)):
+        return errors(results)
     return filled("quadratics", results, errors=errors(results))
 
 

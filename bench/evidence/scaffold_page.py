@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.evidence.experiment import Results
+from bench.evidence.experiment import Found, Results
 from bench.evidence.pages import drawn, filled
 from bench.evidence.scaffold_grid import (
     ALGORITHMS,
@@ -70,11 +70,13 @@ def figure(results: Results[Cell], path: Path) -> None:
         for panel, percent in zip(axes, PERCENTS, strict=False):
             for name, label in ALGORITHMS.items():
                 epochs = (0,) if name == "sgd" else EPOCHS
-                rounds = [_drawn_at(*_entry(results, name, percent, e)) for e in epochs]
+                found = [(e, _entry(results, name, percent, e)) for e in epochs]
+                points = [(e, _drawn_at(*f)) for e, f in found if f]
                 if name == "sgd":
-                    panel.axhline(rounds[0], color="black", lw=1, ls=":", label=label)
-                else:
-                    panel.plot(epochs, rounds, marker="o", ms=4, label=label)
+                    for _, rounds in points:
+                        panel.axhline(rounds, color="black", lw=1, ls=":", label=label)
+                elif points:
+                    panel.plot(*zip(*points, strict=True), marker="o", ms=4, label=label)
             panel.set(yscale="log", title=f"{percent} % similarity", xlabel="E, epochs a round")
             panel.set_xticks(EPOCHS)
             panel.yaxis.set_major_formatter("{x:g}")
@@ -94,18 +96,22 @@ def figure(results: Results[Cell], path: Path) -> None:
 
 def _entry(
     results: Results[Cell], algorithm: str, percent: int, epochs: int, seed: int = 0
-) -> tuple[Cell, dict[str, Any]]:
+) -> tuple[Cell, Found] | None:
+    """An entry of the first table, or None where it was not worked yet."""
     found = results.all(
         algorithm=algorithm, percent=percent, epochs=epochs, seed=seed, cohort=20, target=0.88
     )
-    return next(iter(found.items()))
+    return next(iter(found.items()), None)
 
 
-def _drawn_at(cell: Cell, found: dict[str, Any]) -> int:
+def _drawn_at(cell: Cell, found: Found) -> int:
     return int(found["rounds"] or cell.most)
 
 
-def _words(cell: Cell, found: dict[str, Any]) -> str:
+def _words(entry: tuple[Cell, Found] | None) -> str:
+    if entry is None:
+        return "-"
+    cell, found = entry
     rounds = found["rounds"]
     return f"{rounds} ({found['rate']:g})" if rounds else f"> {cell.most}"
 
@@ -122,7 +128,7 @@ def _epochs(results: Results[Cell]) -> tuple[list[str], list[list[str]]]:
                 [
                     label,
                     str(epochs or "-"),
-                    *(_words(*_entry(results, name, p, epochs)) for p in PERCENTS),
+                    *(_words(_entry(results, name, p, epochs)) for p in PERCENTS),
                     _known(BEFORE.get((name, epochs), ())),
                     _known(PAPER.get((name, epochs), ())),
                 ]
@@ -132,30 +138,26 @@ def _epochs(results: Results[Cell]) -> tuple[list[str], list[list[str]]]:
     return head, lines
 
 
-def _ratio(results: Results[Cell], percent: int, epochs: int, seed: int = 0) -> tuple[float, bool]:
-    """How many times SCAFFOLD's rounds FedAvg took, and whether it came to the end of them."""
-    _, mine = _entry(results, "scaffold", percent, epochs, seed)
-    cell, theirs = _entry(results, "fedavg", percent, epochs, seed)
-    if mine["rounds"] is None:
-        return float("nan"), False
-    return _drawn_at(cell, theirs) / mine["rounds"], theirs["rounds"] is not None
+def _ratio(results: Results[Cell], percent: int, epochs: int, seed: int = 0) -> tuple[float, str]:
+    """How many times SCAFFOLD's rounds FedAvg took, as a number and in words."""
+    mine = _entry(results, "scaffold", percent, epochs, seed)
+    theirs = _entry(results, "fedavg", percent, epochs, seed)
+    if mine is None or theirs is None or mine[1]["rounds"] is None:
+        return float("nan"), "-"
+    ratio = _drawn_at(*theirs) / mine[1]["rounds"]
+    return ratio, f"{'' if theirs[1]['rounds'] else '> '}{ratio:.1f}"
 
 
 def _ratios(results: Results[Cell]) -> tuple[list[str], list[list[str]]]:
-    lines = []
-    for epochs in EPOCHS:
-        ours = []
-        for percent in PERCENTS:
-            ratio, ended = _ratio(results, percent, epochs)
-            ours.append(f"{'' if ended else '> '}{ratio:.1f}")
-        lines.append(
-            [
-                str(epochs),
-                *ours,
-                _known(_divided(BEFORE, epochs)),
-                _known(_divided(PAPER, epochs)),
-            ]
-        )
+    lines = [
+        [
+            str(epochs),
+            *(_ratio(results, percent, epochs)[1] for percent in PERCENTS),
+            _known(_divided(BEFORE, epochs)),
+            _known(_divided(PAPER, epochs)),
+        ]
+        for epochs in EPOCHS
+    ]
     similar = [f"{p} %" for p in PERCENTS]
     return ["E", *similar, "before: 0 / 10 %", "paper: 0 / 10 / 100 %"], lines
 
@@ -172,13 +174,13 @@ def _goal(results: Results[Cell]) -> str:
     """Whether SCAFFOLD needs ``GOAL`` times fewer rounds at 0 %, by what was found."""
     ratios = {e: _ratio(results, 0, e)[0] for e in EPOCHS}
     reached = [f"{e}" for e, ratio in ratios.items() if ratio >= GOAL]
-    missed = [f"{e}" for e, ratio in ratios.items() if not ratio >= GOAL]
+    missed = [f"{e}" for e, ratio in ratios.items() if ratio < GOAL]
     words = f"**Goal: {GOAL:g} times fewer rounds than FedAvg at 0 % similarity.** "
     if reached:
         words += f"Reached at E = {', '.join(reached)}. "
     if missed:
         words += f"Missed at E = {', '.join(missed)}. "
-    others = ", ".join(f"{_ratio(results, 0, 5, seed)[0]:.1f}" for seed in SEEDS)
+    others = ", ".join(_ratio(results, 0, 5, seed)[1] for seed in SEEDS)
     return words + f"At E = 5 three seeds give {others}."
 
 
@@ -209,13 +211,13 @@ def _seeds(results: Results[Cell]) -> str:
     """Every seed of the one setting of the first table that has three."""
     words = []
     for name in PAIR:
-        rounds = [_words(*_entry(results, name, 0, 5, seed)) for seed in SEEDS]
+        rounds = [_words(_entry(results, name, 0, 5, seed)) for seed in SEEDS]
         words.append(f"{ALGORITHMS[name]} {', '.join(rounds)}")
     return f"To .88 at 20 %, E = 5, 0 %, by seed: {'; '.join(words)}."
 
 
 def _short(results: Results[Cell]) -> tuple[list[str], list[list[str]]]:
     return ["E = 5, 0 %, 20 of 100", "rounds to .80 (rate)", "before"], [
-        [ALGORITHMS[cell.algorithm], _words(cell, found), str(BEFORE_COHORTS[cell.algorithm][0])]
+        [ALGORITHMS[cell.algorithm], _words((cell, found)), str(BEFORE_COHORTS[cell.algorithm][0])]
         for cell, found in results.found.items()
     ]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from bench.evidence import experiment as shape
-from bench.evidence.__main__ import main, run
+from bench.evidence.__main__ import main
 from bench.evidence.experiment import EXPERIMENTS, Experiment, Results, load, marker
 from bench.evidence.kept import read, write
+from bench.evidence.running import run
 from kellet.sdk.errors import UsageError
 
 
@@ -33,8 +38,8 @@ def figure(results, path):
     path.write_text("drawn")
 
 
-def toy(cells=squares, work=powered):
-    return Experiment("toy", "A toy", Square, cells, work, page, figure)
+def toy(cells=squares, work=powered, page_of=page):
+    return Experiment("toy", "A toy", Square, cells, work, page_of, figure)
 
 
 def never(cell):
@@ -103,6 +108,18 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, capsys):
     assert len(read(path).finished) == 4
 
 
+def test_a_page_can_be_of_what_is_kept(tmp_path):
+    path = tmp_path / "toy.json"
+    told = toy(page_of=lambda results: f"{len(results.found)} of {results.missing} more")
+    run(toy(), full=True, path=path)
+    kept = read(path)
+    del kept.finished[1:]
+    write(kept, path)
+    assert run(told, full=True, path=path, only_page=True) == 0
+    assert (tmp_path / "toy.md").read_text() == "1 of 3 more\n"
+    assert len(read(path).finished) == 1
+
+
 def test_processes_come_to_the_same(tmp_path):
     for processes in (1, 2):
         assert run(toy(), full=True, path=tmp_path / f"{processes}.json", processes=processes) == 0
@@ -139,6 +156,17 @@ def test_every_experiment_is_there_under_its_name(name):
     for cells in (quick, full):
         assert len(set(cells)) == len(cells)
         assert all(type(cell) is experiment.cell for cell in cells)
+
+
+def test_the_command_works_in_processes():
+    """As a user runs it: the module that is run is not the one that processes find things in."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.evidence", "quadratics", "--processes", "2"],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=250, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "| SCAFFOLD, written out in float64 | 5.7e-16" in " ".join(done.stdout.split())
+    assert "3/3" in done.stderr
 
 
 def test_an_unknown_name_is_refused(capsys):

@@ -15,11 +15,11 @@ def short():
     return Results("", "", 0.0, {cell: work(cell) for cell in cells(False)})
 
 
-def test_scaffold_needs_half_of_fedavgs_rounds(short):
-    """Measured: 14 and 35 rounds to .80 at 0 % similarity, both at the rate .1."""
+def test_scaffold_needs_fewer_rounds_than_fedavg(short):
+    """Measured: 10 and 20 rounds to .80 at 0 % similarity, both at the rate 1."""
     mine, theirs = (short.one(algorithm=a)["rounds"] for a in ("scaffold", "fedavg"))
-    assert mine <= 20
-    assert theirs >= 2 * mine
+    assert mine <= 15
+    assert theirs >= 1.5 * mine
 
 
 def test_a_run_ends_with_the_round_that_is_good_enough(short):
@@ -71,6 +71,15 @@ def test_the_page_says_what_was_found(tmp_path):
     assert "| FedAvg | 30 (30, 30, 30) |" in page
     EXPERIMENT.figure(results, tmp_path / "figure.svg")
     assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
+
+
+def test_the_page_can_be_of_a_part(tmp_path):
+    part = [c for c in cells(True) if c.target == 0.8 or c.algorithm == "fedavg"]
+    results = Results("command", "here", 60.0, {cell: found(cell) for cell in part}, missing=9)
+    page = " ".join(EXPERIMENT.page(results).split())
+    assert "| SCAFFOLD | 5 | - |" in page
+    assert "9 of 41 cells are not worked yet" in page
+    EXPERIMENT.figure(results, tmp_path / "figure.svg")
 
 
 def test_a_missed_goal_is_told():
