@@ -137,19 +137,26 @@ def page(results: Results[Cell]) -> str:
     runs = table(head, lines)
     if len(results.found) == len(_SHORT):
         return runs
-    steady = sum(_verdict(cell, found) == "steady" for cell, found in results.found.items())
+    verdicts = [_verdict(cell, found) for cell, found in results.found.items()]
     return filled(
         "collapse",
         results,
         runs=runs,
         margin=f"{MARGIN:g}",
-        verdict=f"{steady} of {len(results.found)} are steady.",
+        verdict=f"{verdicts.count('steady')} of {len(verdicts)} are steady, "
+        f"{verdicts.count('dips')} dip, {verdicts.count('collapses')} collapse.",
     )
 
 
 def _verdict(cell: Cell, found: Found) -> str:
-    whole = found["rounds"] == cell.rounds and not found["stopped"]
-    return "steady" if whole and found["fall"] <= MARGIN else "falls"
+    """A run that comes back to its highest mean has dipped; one that does not has collapsed."""
+    if found["stopped"] or found["rounds"] < cell.rounds:
+        return "collapses"
+    if found["fall"] <= MARGIN:
+        return "steady"
+    curve = found["curve"]
+    highest = max(fmean(curve[i : i + SPAN]) for i in range(len(curve) - SPAN + 1))
+    return "dips" if fmean(curve[-SPAN:]) >= highest - MARGIN else "collapses"
 
 
 def figure(results: Results[Cell], path: Path) -> None:
