@@ -38,6 +38,7 @@ EXPERIMENTS: dict[str, str] = {
     "dirichlet": "bench.evidence.dirichlet",
     "family": "bench.evidence.family",
     "momentum": "bench.evidence.momentum",
+    "personal": "bench.evidence.personal",
     "quadratics": "bench.evidence.quadratics",
     "scaffold_rounds": "bench.evidence.scaffold_rounds",
     "stragglers": "bench.evidence.stragglers",
