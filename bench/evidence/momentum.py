@@ -143,6 +143,7 @@ def page(results: Results[Cell]) -> str:
         results,
         ways=table(*_ways(results)),
         local=_local(results),
+        rates=_rates(results),
         server=_server(results),
         goal=_goal(results),
     )
@@ -195,12 +196,22 @@ def _local(results: Results[Cell]) -> str:
         ", ".join(_added(results, f"{way}+local", way, fleet) for fleet in FLEETS)
         for way in ("scaffold", "fedavg")
     )
-    return f"the points that it adds to SCAFFOLD are {to_scaffold}, and to FedAvg {to_fedavg}."
+    return f"to SCAFFOLD {to_scaffold}; to FedAvg {to_fedavg}."
+
+
+def _rates(results: Results[Cell]) -> str:
+    """What local momentum comes to under SCAFFOLD at each rate, where 2 % are asked."""
+    words = []
+    for fleet in ("2 %", "2 %, falling"):
+        runs = results.all(way="scaffold+local", fleet=fleet, seed=0)
+        tails = [f"{run['tail']:.3f} at {cell.local_lr:g}" for cell, run in runs.items()]
+        words.append(f"{', '.join(tails) or 'not measured'} ({fleet})")
+    return f"{'; '.join(words)}."
 
 
 def _server(results: Results[Cell]) -> str:
     points = ", ".join(_added(results, "scaffold_m", "scaffold", fleet) for fleet in FLEETS)
-    return f"The points that it adds to SCAFFOLD are {points}."
+    return f"{points}."
 
 
 def _goal(results: Results[Cell]) -> str:
@@ -212,10 +223,7 @@ def _goal(results: Results[Cell]) -> str:
         words.append(f"{WAYS[way][0]} {', '.join(f'{tail:.3f}' for tail in tails)}")
         if way != "scaffold":
             above.append(f"{WAYS[way][0]} in {sum(t > GOAL for t in tails)} of {len(tails)} seeds")
-    return (
-        f"**Goal: above {GOAL:g} at 2 % with momentum.** With a falling rate, and the local rate "
-        f"that was best in seed 0: {'; '.join(above)}. By seed: {'; '.join(words)}."
-    )
+    return f"{'; '.join(above)}. By seed: {'; '.join(words)}."
 
 
 def _short(results: Results[Cell]) -> tuple[list[str], list[list[str]]]:

@@ -62,7 +62,7 @@ def rates(algorithm: str, epochs: int) -> tuple[float, ...]:
     if algorithm == "sgd":
         return (3.0, 1.0, 10.0)
     if algorithm == "fedprox":
-        return (1.0,)
+        return (1.0,) if epochs < 10 else (0.3, 1.0)
     if epochs == 1:
         return (1.0, 0.3, 3.0)
     return (0.3, 1.0, 0.1)

@@ -44,7 +44,7 @@ def test_the_page_takes_the_best_rate_and_counts_the_seeds(tmp_path):
     assert "| 0.873 / 0.868 |" in page
     assert "SCAFFOLD-M, beta .5 in 3 of 3 seeds" in page
     assert "SCAFFOLD-M, beta .5 0.870, 0.880, 0.890" in page
-    assert "adds to SCAFFOLD are +7.0 (10 %), +7.0 (2 %), +7.0 (2 %, falling)" in page
+    assert "adds to SCAFFOLD: +7.0 (10 %), +7.0 (2 %), +7.0 (2 %, falling)." in page
     EXPERIMENT.figure(results, tmp_path / "figure.svg")
     assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
 
