@@ -80,6 +80,8 @@ def figure(results: Results[Cell], path: Path) -> None:
             panel.set(yscale="log", title=f"{percent} % similarity", xlabel="E, epochs a round")
             panel.set_xticks(EPOCHS)
             panel.yaxis.set_major_formatter("{x:g}")
+            panel.yaxis.set_minor_formatter("{x:g}")
+            panel.tick_params(axis="y", which="minor", labelsize=6)
         axes[0].set(ylabel="rounds to .88 (150: not within them)")
         axes[0].legend(fontsize=7)
         last = axes[-1]
