@@ -36,8 +36,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("name", choices=sorted(EXPERIMENTS), metavar="NAME", help="%(choices)s")
     parser.add_argument("--full", action="store_true", help="all cells, into docs/evidence")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where cells are kept")
-    parser.add_argument("--fresh", action="store_true", help="work kept cells again")
-    parser.add_argument("--page", action="store_true", help="write it of what is kept")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--fresh", action="store_true", help="work kept cells again")
+    kept.add_argument("--page", action="store_true", help="work none: write it of what is kept")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     return parser.parse_args(arguments)
 

@@ -135,7 +135,7 @@ def page(results: Results[Cell]) -> str:
     ]
     head = ["", "local rate", "server rate", "last ten", "best round", "largest fall", "verdict"]
     runs = table(head, lines)
-    if len(results.found) == len(_SHORT):
+    if set(results.found) == set(cells(False)):
         return runs
     verdicts = [_verdict(cell, found) for cell, found in results.found.items()]
     return filled(

@@ -136,7 +136,7 @@ def best(results: Results[Cell], way: str, fleet: str, seed: int = 0) -> tuple[C
 
 
 def page(results: Results[Cell]) -> str:
-    if len(results.found) == len(cells(False)):
+    if set(results.found) == set(cells(False)):
         return table(*_short(results))
     return filled(
         "momentum",

@@ -140,7 +140,7 @@ def errors(results: Results[Cell]) -> str:
 
 
 def page(results: Results[Cell]) -> str:
-    if len(results.found) == len(cells(False)):
+    if set(results.found) == set(cells(False)):
         return errors(results)
     return filled("quadratics", results, errors=errors(results))
 

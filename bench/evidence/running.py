@@ -19,7 +19,7 @@ from bench.evidence.kept import Finished, Kept, begun, write
 from bench.evidence.plans import ROOT
 from bench.evidence.progress import Progress
 from bench.results import machine, today, versions
-from kellet.sdk.errors import KelletError
+from kellet.sdk.errors import KelletError, UsageError
 from kellet.server.research.parallel import work
 
 __all__ = ["run"]
@@ -53,6 +53,9 @@ def run(
     except KelletError as error:
         print(f"\n{error}", file=sys.stderr)
         return error.exit_code
+    if not results.found:
+        print(f"no cell is kept{f' in {path}' if path else ''}", file=sys.stderr)
+        return UsageError.exit_code
     page = experiment.page(results)
     if not full or path is None:
         print(page)

@@ -17,6 +17,7 @@ from bench.evidence.scaffold_grid import (
     PERCENTS,
     SEEDS,
     Cell,
+    cells,
 )
 from bench.markdown import table
 
@@ -51,7 +52,7 @@ BEFORE_COHORTS = {"scaffold": (11, 27, 84), "fedavg": (25, 46, 180)}
 
 def page(results: Results[Cell]) -> str:
     """Return the page; of the short run, its one table."""
-    if len(results.found) == len(PAIR):
+    if set(results.found) == set(cells(False)):
         return table(*_short(results))
     return filled(
         "scaffold_rounds",

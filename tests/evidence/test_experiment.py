@@ -118,6 +118,8 @@ def test_a_page_can_be_of_what_is_kept(tmp_path):
     assert run(told, full=True, path=path, only_page=True) == 0
     assert (tmp_path / "toy.md").read_text() == "1 of 3 more\n"
     assert len(read(path).finished) == 1
+    assert run(told, full=True, path=tmp_path / "none.json", only_page=True) == UsageError.exit_code
+    assert not (tmp_path / "none.md").exists()
 
 
 def test_processes_come_to_the_same(tmp_path):
