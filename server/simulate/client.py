@@ -92,7 +92,7 @@ class Client:
         if control is not None:
             self.store.adopt(EPOCH, control)
         self._cache = BlobCache()
-        self._cache.put(place.plan.raw)
+        self._cache.put(place.raw)
         boot = hashlib.sha256(nonce + b"boot").digest()[:8]
         self.machine = DeviceMachine(
             topics,

@@ -103,9 +103,13 @@ class Enlisted:
 
 @dataclass
 class Place:
-    """What the clients of one process share: one session a scheme, one evaluator."""
+    """What the clients of one process share: a plan, one session a scheme, one evaluator.
+
+    ``raw``: the plan's file, in memory once.
+    """
 
     plan: Plan
+    raw: bytes
     shapes: Shapes
     stepping: Int8Stepping
     _sessions: dict[str, GradientSession | Int8Session] = field(default_factory=dict)
@@ -126,7 +130,9 @@ class Crew:
     """The clients of one process, by name."""
 
     def __init__(self, terms: Terms, clients: Mapping[str, Enlisted]) -> None:
-        self.place = Place(terms.plan, Shapes.of(terms.plan.manifest.tensors), terms.stepping)
+        plan = terms.plan
+        shapes = Shapes.of(plan.manifest.tensors)
+        self.place = Place(plan, plan.raw, shapes, terms.stepping)
         for one in clients.values():
             self.place.session(one.kind.scheme)  # a plan without that variant is refused here
         topics = Topics(terms.fleet)
