@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from support.command import Running, command
 from support.toy_plans import softmax_regression
 
+from kellet.sdk.errors import UsageError
 from kellet.sdk.histogram import to_shares
+from kellet.server import FleetConfig
+from kellet.server.commands.round_options import RoundOptions
 from kellet.server.commands.selection import SelectionOptions
 from kellet.server.ledger import Ledger
 from kellet.server.selection import Available, FirstCome, Similar, Weighted
@@ -103,21 +107,33 @@ def test_what_the_options_come_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("given", "words"),
     [
-        (("--window", 2), ("--window", "--selection")),
-        (("--selection", "uniform", "--neighbours", 2), ("--neighbours", "uniform")),
-        (("--selection", "weighted", "--feature-bins", 2), ("--feature-bins",)),
-        (("--selection", "similar", "--fairness", 2), ("--fairness",)),
-        (("--selection", "similar", "--feature-bins", 2), ("--feature-bins", "test set")),
-        (("--selection", "available", "--window", 60), ("--selection", "deadline")),
+        ({"window": 2.0}, "--window"),
+        ({"selection": "uniform", "neighbours": 2}, "--neighbours"),
+        ({"selection": "weighted", "feature_bins": 2}, "--feature-bins"),
+        ({"selection": "similar", "fairness": 2.0}, "--fairness"),
+        ({"selection": "similar", "feature_bins": 2}, "--feature-bins"),  # without a test set
     ],
 )
-def test_options_that_cannot_be_are_refused(
-    desk: Path, tmp_path: Path, options: tuple[object, ...], words: tuple[str, ...]
-) -> None:
-    done = command("server", "toy.kplan", "--state", tmp_path, *options, cwd=desk)
-    done.failed(2, *words)
+def test_options_that_cannot_be_are_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        RoundOptions().selection(SelectionOptions(**given), PLAN.manifest, None)
+
+
+def test_rounds_ask_as_many_as_their_options_say() -> None:
+    rounds = RoundOptions(target=4, over_select=1.3, deadline=2.0, seed=7)
+    chosen = SelectionOptions(selection="available")
+    made = rounds.selection(chosen, PLAN.manifest, None)
+    assert made == Available(6, 7, 4, 0.5)  # a quarter of the deadline
+    longer = SelectionOptions(selection="available", window=2.0)
+    with pytest.raises(UsageError, match="deadline"):
+        FleetConfig(selection=longer.make(2, seed=0, manifest=PLAN.manifest), deadline=2.0)
+
+
+def test_the_program_refuses_in_one_line(desk: Path, tmp_path: Path) -> None:
+    done = command("server", "toy.kplan", "--state", tmp_path, "--window", 2, cwd=desk)
+    done.failed(2, "--window", "--selection")
 
 
 def test_a_device_with_settings_that_mean_nothing(desk: Path, tmp_path: Path) -> None:
@@ -127,3 +143,24 @@ def test_a_device_with_settings_that_mean_nothing(desk: Path, tmp_path: Path) ->
         cwd=desk,
     )
     done.failed(2, "--histogram-epsilon")
+
+
+def test_a_simulation_takes_the_same_options_and_sweeps_them(desk: Path) -> None:
+    fleet = ("simulate", "toy.kplan", "--data", "mine:clients", "--cohort", 3, "--rounds", 4)
+    one = command(
+        *fleet,
+        *("--selection", "similar", "--neighbours", 1, "--fairness", 0, "--json"),
+        *("--feature-bins", 2, "--test", "mine:test"),
+        cwd=desk,
+    )
+    assert one.code == 0, one.err
+    rounds = [line for line in one.lines if line["event"] == "round"]
+    kinds = [sorted(ord(name) % 3 for name in line["asked"]) for line in rounds]
+    assert kinds[1:] == [[0, 1, 2]] * 3
+    assert rounds[-1]["asked_entropy"] == rounds[-1]["counted_entropy"]
+    assert one.lines[-1]["control_gap"] == 0
+    swept = ("--sweep", "selection=uniform,similar", "neighbours=0,1", "--json")
+    many = command(*fleet, *swept, cwd=desk)
+    assert many.code == 0, many.err
+    runs = [line for line in many.lines if line["event"] == "run"]
+    assert len(runs) == 3  # uniform has no neighbours
