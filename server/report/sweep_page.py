@@ -79,7 +79,7 @@ def _facts(sweep: Sweep) -> list[tuple[str, str, str]]:
     facts = [
         (f"{len(sweep.runs)}", "runs", ""),
         (f"{sum(row.rounds for row in sweep.runs):,}", "rounds in all", ""),
-        (f"{sum(row.wall_seconds for row in sweep.runs):.0f} s", "of simulation, one core", ""),
+        (f"{sum(row.wall_seconds for row in sweep.runs):.0f} s", "in all runs, by the clock", ""),
     ]
     if failed:
         facts.append((str(failed), "runs whose models became infinite", "bad"))
