@@ -39,7 +39,7 @@ SUMMARIES = {
     "report": "Make the HTML report of a run that was kept.",
     "run": "Take part in a fleet as a device.",
     "server": "Run a fleet's rounds beside a broker.",
-    "simulate": "Train over many clients in this process, with the same code.",
+    "simulate": "Train over many clients in this process, with the same code: one run, or a sweep.",
 }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kellet.sdk.outgoing import Announced
-from kellet.sdk.protocol.histograms import Question
 from kellet.sdk.personal.turn import Turn
+from kellet.sdk.protocol.histograms import Question
 from kellet.sdk.trainer import Holdout, Outcome
 
 __all__ = ["Describe", "Described", "Leave", "StartTraining", "Trained", "TrainingStopped"]
