@@ -22,7 +22,7 @@ __all__ = ["main"]
 def main(name: str, seconds: str) -> None:
     """Print what a step takes."""
     torch.set_num_threads(1)
-    module, _, example, labels = builder(name).EXAMPLES[name]()
+    module, _, example, labels = builder(name).example(name)
     x, y = map(torch.from_numpy, of_shape(list(example.shape[1:]), int(labels.max()) + 1))
     loss = torch.nn.CrossEntropyLoss()
     shifts = [0.01 * torch.randn_like(p) for p in module.parameters()]

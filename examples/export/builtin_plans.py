@@ -63,11 +63,16 @@ def _examples(name: str) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x[rows]), torch.from_numpy(y[rows])
 
 
+def example(name: str) -> Example:
+    """The model of the task ``name``, its loss, and a batch."""
+    return EXAMPLES[name]()
+
+
 def make(name: str) -> Plan:
     """Export the plan of the task ``name``."""
     data = task(name)
     return export(
-        *EXAMPLES[name](),
+        *example(name),
         name=name,
         label_names=data.label_names,
         columns=data.columns,

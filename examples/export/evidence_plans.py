@@ -157,12 +157,20 @@ EXAMPLES: dict[str, tuple[Callable[[], Example], dict[str, Any]]] = {
 }
 
 
+def example(name: str) -> Example:
+    """The model ``name``, its loss, and a batch."""
+    return EXAMPLES[name][0]()
+
+
 def make(name: str) -> Plan:
     """Export the plan ``name``: the same bytes each time."""
     torch.manual_seed(SEED)
-    example, meaning = EXAMPLES[name]
     return export(
-        *example(), name=name, **meaning, licence="Apache-2.0", author="The Kellet authors"
+        *example(name),
+        name=name,
+        **EXAMPLES[name][1],
+        licence="Apache-2.0",
+        author="The Kellet authors",
     )
 
 
