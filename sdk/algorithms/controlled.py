@@ -119,8 +119,8 @@ class ScaffoldM(Scaffold):
     ``beta (g - c_i + c) + (1 - beta) m``, where m is the mean direction of the last rounds. Taken
     apart, that is SCAFFOLD's step at ``beta`` times the rate with the control
     ``c + (1 - beta)/beta m``. The server announces this as its control: devices train, and
-    their c_i change, as in SCAFFOLD. Unlike local momentum it leans on no control that is
-    old, and it stands few devices in a round.
+    their c_i change, as in SCAFFOLD. Unlike local momentum it adds nothing
+    to what a device makes of a control that is old.
 
     ``beta``: the share of what is new; 1 is SCAFFOLD. ``local_lr`` is the rate of the steps
     as they are run, the paper's times beta: in the long run the model goes 1/beta times as far
