@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from machines.inline import broker, client, settle, tell
 from support.toy_plans import quadratic
 
 from kellet.sdk.algorithms import Scaffold
@@ -31,44 +32,36 @@ def simulation(cohort: Cohort = None) -> Simulation:
     )
 
 
-def settle(sim: Simulation) -> None:
-    for _ in range(100):
-        while sim.broker.pump():
-            pass
-        if not sim._pass_time():
-            return
-
-
 def test_leaving_takes_the_control_out_of_the_sum_and_the_member_out_of_n() -> None:
     sim = simulation()
     sim.run()
-    rest = [sim.devices[name].committed() for name in ("b", "c")]
-    assert sim.devices["a"].committed()[0] != 0
+    rest = [client(sim, name).control() for name in ("b", "c")]
+    assert client(sim, "a").control()[0] != 0
     assert control_gap(sim.server.control, rest) > 0
 
-    sim.devices["a"].take(Leave())
+    tell(sim, "a", Leave())
     settle(sim)
 
-    assert sim.devices["a"].machine.left
+    assert client(sim, "a").machine.left
     assert sim.server.members == 2
     assert control_gap(sim.server.control, rest) == 0
-    assert sim.devices["a"].committed()[0] == 0
+    assert client(sim, "a").control()[0] == 0
     assert [u.kind for u in sim.ledger.spooled()] == ["leave"]
 
 
 def test_a_lost_receipt_does_not_make_a_second_leave() -> None:
     sim = simulation()
     sim.run()
-    rest = [sim.devices[name].committed() for name in ("b", "c")]
-    device = sim.devices["a"]
-    device.take(Leave())
+    rest = [client(sim, name).control() for name in ("b", "c")]
+    device = client(sim, "a")
+    tell(sim, "a", Leave())
     while not sim.ledger.spooled():  # up to the moment of counting
-        assert sim.broker.pump(1)
-    sim.broker.drop_link("a")  # the receipt is on its way, and lost
+        assert sim._exchange.pump()
+    broker(sim).drop_link("a")  # the receipt is on its way, and lost
     settle(sim)
     assert not device.machine.left
 
-    sim.broker.restore_link("a")
+    broker(sim).restore_link("a")
     settle(sim)
     assert device.machine.left
     assert sim.server.members == 2
@@ -80,8 +73,8 @@ def test_a_device_that_was_never_counted_leaves_without_a_control() -> None:
     sim = simulation(cohort=lambda _round, _ids: ["b", "c"])
     sim.run()
     before = sim.server.control.integers()
-    sim.devices["a"].take(Leave())
+    tell(sim, "a", Leave())
     settle(sim)
-    assert sim.devices["a"].machine.left
+    assert client(sim, "a").machine.left
     assert sim.server.members == 2
     assert sim.server.control.integers() == before

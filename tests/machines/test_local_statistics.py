@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from machines.inline import client
 
 torch = pytest.importorskip("torch")
 
@@ -52,7 +53,7 @@ def test_statistics_that_are_averaged_reach_the_model() -> None:
     assert bundle.local == ()
     buffers = slice(bundle.n_train, bundle.n_update)
     assert np.all(sim.server.model[buffers] != bundle.initial()[buffers])
-    assert sim.devices["far"].store.kept(bundle.id) is None
+    assert client(sim, "far").store.kept(bundle.id) is None
 
 
 def test_local_statistics_stay_where_they_were_made_and_last() -> None:
@@ -61,7 +62,7 @@ def test_local_statistics_stay_where_they_were_made_and_last() -> None:
     buffers = slice(bundle.n_train, bundle.n_update)
     assert np.array_equal(sim.server.model[buffers], bundle.initial()[buffers])
     near, far = (
-        np.frombuffer(sim.devices[name].store.kept(bundle.id) or b"", "<f4")
+        np.frombuffer(client(sim, name).store.kept(bundle.id) or b"", "<f4")
         for name in ("near", "far")
     )
     assert len(near) == len(far) == 8

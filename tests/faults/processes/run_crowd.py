@@ -208,7 +208,8 @@ class _Device:
     def _train(self, effect: StartTraining) -> Trained:
         crowd, announced = self._link.crowd, effect.announced
         round_, shapes = announced.round, crowd.shapes
-        x, controls = Given.take(round_, self._cache, self.store).decode(shapes, self.store.control)
+        given = Given.take(round_, self._cache, self.store)
+        x, controls = given.decode(announced.algorithm, shapes, self.store.control)
         with np.load(self._data) as held:
             data = Data(*crowd.plan.check_data(held["x"], held["y"]))
         outcome = train(
