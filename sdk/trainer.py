@@ -177,7 +177,8 @@ def begin(
             memory=memory,
         )
     except ValueError as error:
-        raise TrainingFailed(f"the correction c - c_i cannot be held: {error}") from None
+        what = "the correction c - c_i cannot be held" if controls else f"{algorithm.name} fails"
+        raise TrainingFailed(f"{what}: {error}") from None
 
 
 def train(

@@ -13,7 +13,7 @@ from kellet import kernels
 from kellet.sdk.algorithms import FedAvg
 from kellet.sdk.heap import parts
 from kellet.sdk.protocol.vectors import Codec
-from kellet.server.halves import Counted, ServerHalf, register
+from kellet.server.halves import Counted, ServerHalf, number_of, register, vector_of
 from kellet.server.optimizers import (
     FedAdagrad,
     FedAdam,
@@ -109,7 +109,7 @@ def apply_mean(  # noqa: PLR0917
     averaged plainly, at the rate 1; frozen tensors (behind n_update) stay.
     """
     moments = _resume(optimizer, half, kept, n_train)
-    scale = half.scale(updates)
+    scale = number_of(half, "scale", updates)
     step = np.empty(n_train)
     out: F32 = kernels.aligned(len(x), np.float32)
     out[len(total) :] = x[len(total) :]
@@ -120,7 +120,10 @@ def apply_mean(  # noqa: PLR0917
         if count > 0:
             mean = moved[:count] * scale
             some = moments[:, trained]
-            moved[:count] = half.step(
+            moved[:count] = vector_of(
+                half,
+                "step",
+                count,
                 optimizer.step(mean, some[: optimizer.moments]),
                 mean,
                 c=fleet.c(trained) if fleet and half.uses_control else None,
@@ -143,7 +146,8 @@ def announced_control(
     c = np.empty(len(control), np.float32)
     for part in parts(len(control)):
         some = np.empty((0, part.stop - part.start)) if moments is None else moments[:, part]
-        c[part] = half.announced(control.mean(weight, part), some)
+        mean = control.mean(weight, part)
+        c[part] = vector_of(half, "announced", len(mean), mean, some)
     return c
 
 

@@ -245,8 +245,7 @@ class Announcer:
         before: Round = wire.unpack(raw, Round)
         config, optimizer = self._config, self._config.server_optimizer
         was = _settings(
-            # Read and written again: what its version did not know has the defaults.
-            before.algorithm | device_algorithms.from_wire(before.algorithm).wire(),
+            _completed(before.algorithm),
             seed=before.seed,
             uplink=before.codecs.delta_y,
             share=before.codecs.share,
@@ -274,6 +273,13 @@ class Announcer:
             for name in sorted(was.keys() | now.keys())
             if was.get(name) != now.get(name)
         }
+
+
+def _completed(announced: dict[str, Any]) -> dict[str, Any]:
+    """An announced algorithm; what its version did not know has the defaults."""
+    if announced.get("name") not in device_algorithms.ALGORITHMS:
+        return announced  # of a module that is not loaded any more
+    return announced | device_algorithms.from_wire(announced).wire()
 
 
 def _settings(algorithm: dict[str, Any], **others: Any) -> dict[str, Any]:

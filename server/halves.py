@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet.sdk.algorithms import ALGORITHMS, FedAvg, FedDyn, FedNova, ScaffoldM
-from kellet.sdk.errors import UsageError
+from kellet.sdk.errors import KelletError, UsageError
 from kellet.server.optimizers import ServerOptimizer
 
 __all__ = [
@@ -27,9 +27,13 @@ __all__ = [
     "MomentumControl",
     "NormalisedMean",
     "ServerHalf",
+    "ask",
     "check_beside",
     "half_of",
+    "number_of",
     "register",
+    "vector_of",
+    "weight_of",
 ]
 
 F32 = NDArray[np.float32]
@@ -169,6 +173,48 @@ class MomentumControl(ServerHalf):
     def _beta(self) -> float:
         assert isinstance(self.algorithm, ScaffoldM)
         return self.algorithm.beta
+
+
+def ask(half: ServerHalf, method: str, *arguments: Any, **named: Any) -> Any:
+    """Call a method of a half, which may be a user's: what it raises becomes an error in words."""
+    try:
+        return getattr(half, method)(*arguments, **named)
+    except KelletError:
+        raise
+    except Exception as error:
+        raise _wrong(half, method, f"it raised {type(error).__name__}: {error}") from error
+
+
+def weight_of(half: ServerHalf, update: Counted) -> int:
+    """The weight that the half gives. Raises ``UsageError`` where it is no whole number."""
+    weight = ask(half, "weight", update)
+    if not isinstance(weight, int) or isinstance(weight, bool):
+        raise _wrong(half, "weight", f"it returned {weight!r}, and a weight is a whole number")
+    return weight
+
+
+def number_of(half: ServerHalf, method: str, *arguments: Any) -> float:
+    """A number that the half gives. Raises ``UsageError`` where it is none, or not finite."""
+    number = ask(half, method, *arguments)
+    if not isinstance(number, (int, float, np.floating)) or not math.isfinite(number):
+        raise _wrong(half, method, f"it returned {number!r}, and a finite number is due")
+    return float(number)
+
+
+def vector_of(half: ServerHalf, method: str, n: int, *arguments: Any, **named: Any) -> Any:
+    """A vector that the half gives. Raises ``UsageError`` where it has not n entries."""
+    vector = ask(half, method, *arguments, **named)
+    if np.shape(vector) != (n,):
+        raise _wrong(half, method, f"it returned the shape {np.shape(vector)}, and ({n},) is due")
+    return vector
+
+
+def _wrong(half: ServerHalf, method: str, why: str) -> UsageError:
+    return UsageError(
+        f"{type(half).__qualname__}.{method} of {half.algorithm.name} cannot be used",
+        why=why,
+        repair="repair the server half (docs/own-algorithm.md)",
+    )
 
 
 HALVES: dict[str, type[ServerHalf]] = {}

@@ -21,7 +21,7 @@ from kellet.sdk.protocol.messages import Round, announcement_hash
 from kellet.server import algorithms, held
 from kellet.server.cohort import Cohort
 from kellet.server.config import FleetConfig
-from kellet.server.halves import Counted, half_of
+from kellet.server.halves import Counted, half_of, vector_of, weight_of
 from kellet.server.ledger import UpdateRow
 from kellet.server.selection import Draw
 from kellet.server.sums import ExactSum
@@ -113,7 +113,7 @@ class OpenRound:
 
     def weigh(self, update: Counted, stale: int = 0) -> int:
         """The integer weight of a delta_y in this round's mean; below 2^31, or it is refused."""
-        weight = self.half.weight(update)
+        weight = weight_of(self.half, update)
         if self.message.buffering:
             weight *= algorithms.staleness_weight(stale)
         return weight
@@ -125,7 +125,7 @@ class OpenRound:
         if not 0 <= self.weigh(update) < MOST_WEIGHT:
             return False
         delta_y = body.delta_y[: self.terms.shapes.n_train]
-        summed = self.half.summed(delta_y, update)
+        summed = self._summed(delta_y, update)
         # The update itself has been looked at already.
         return summed is delta_y or bool(np.all(np.abs(summed) < GRID_LIMIT))
 
@@ -136,7 +136,7 @@ class OpenRound:
         self._sum(body.delta_y, update, row.weight)
         # What it would weigh if it were not late: staleness damps, it does not shift weight.
         self.weight += self.weigh(update)
-        self.updates.append(replace(update, weight=self.half.weight(update)))
+        self.updates.append(replace(update, weight=weight_of(self.half, update)))
         self.samples[row.device] = row.header["samples"]
         if row.header.get("stale"):
             self.cohort.count_late(row.device)
@@ -158,10 +158,14 @@ class OpenRound:
             | {"stale": row.header.get("stale", 0)}
         )
 
+    def _summed(self, trained: F32, update: Counted) -> NDArray[Any]:
+        summed: NDArray[Any] = vector_of(self.half, "summed", len(trained), trained, update)
+        return summed
+
     def _sum(self, delta_y: F32, update: Counted, weight: int) -> None:
         n_train = self.terms.shapes.n_train
         trained = delta_y[:n_train]
-        summed = self.half.summed(trained, update)
+        summed = self._summed(trained, update)
         if summed is trained:
             self.total.add(delta_y, weight)
             return

@@ -96,9 +96,18 @@ class FedAvg:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if field.type == "float":
-                value = _float32(field.name, getattr(self, field.name))
-                object.__setattr__(self, field.name, value)
+            value = getattr(self, field.name)
+            match field.type if isinstance(field.type, str) else field.type.__name__:
+                case "float":
+                    object.__setattr__(self, field.name, _float32(field.name, value))
+                case "int":
+                    whole = isinstance(value, int) and not isinstance(value, bool)
+                    wanted = f"a whole number, within {_MOST} of 0"
+                    require(whole and abs(value) <= _MOST, field.name, value, wanted)
+                case "bool":
+                    require(isinstance(value, bool), field.name, value, "true or false")
+                case "str":
+                    require(isinstance(value, str), field.name, value, "a text")
         require(self.local_lr > 0, "local_lr", self.local_lr, "above 0")
         require(0 < self.lr_decay <= 1, "lr_decay", self.lr_decay, "above 0 and at most 1")
         require(self.server_lr > 0, "server_lr", self.server_lr, "above 0")

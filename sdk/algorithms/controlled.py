@@ -65,7 +65,6 @@ class Scaffold(FedAvg):
                 why="the server cannot compute a full local gradient",
                 repair='use delta_c="f32" or option="II"',
             )
-        require(isinstance(self.warm_start, bool), "warm_start", self.warm_start, "true or false")
         damping = self.control_damping
         require(0 < damping <= 1, "control_damping", damping, "above 0 and at most 1")
         if self.option == "I" and damping != 1:

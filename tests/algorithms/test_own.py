@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from algorithms.local import rows, skewed
+from machines.puppet import Lab, Puppet
 from support.command import command
 from support.toy_plans import linear_loss, quadratic, softmax_regression
 
@@ -166,3 +167,49 @@ def test_the_command_takes_a_module(tmp_path: Path) -> None:
         (("--algorithm", "fair:fair", "--set", "mu=1", "--mu", "1"), ("given twice",)),
     ):
         command(*arguments, *wrong, cwd=OWN).failed(2, *words)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "words"),
+    [
+        ("weight", 1.5, "a weight is a whole number"),
+        ("weight", ZeroDivisionError("mine"), "ZeroDivisionError: mine"),
+        ("summed", np.zeros(7), r"\(7,\), and \(1,\) is due"),
+        ("scale", None, "cannot be used|NoneType"),
+        ("step", 3.0, r"\(\), and \(1,\) is due"),
+    ],
+)
+def test_a_half_that_is_wrong_is_named(
+    monkeypatch: pytest.MonkeyPatch, method: str, answer: Any, words: str
+) -> None:
+    class Wrong(halves.ServerHalf):
+        pass
+
+    def answering(_self: Any, *_arguments: Any, **_named: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    setattr(Wrong, method, answering)
+    monkeypatch.setitem(halves.HALVES, "fair", Wrong)
+    with pytest.raises(UsageError, match=words):
+        simulate(quadratic(), {"a": rows([1, 2])}, make("fair"), rounds=1)
+
+
+def test_hyperparameters_are_held_to_their_types() -> None:
+    for wrong in ("x", 1.5, True):
+        with pytest.raises(UsageError, match="a whole number"):
+            make("fair", q=wrong)
+    with pytest.raises(UsageError, match="true or false"):
+        make("fedprox", implicit=1)
+
+
+def test_a_fleet_goes_on_without_a_module_that_it_once_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(linear_loss(1), make("fair"), state=tmp_path, target=1, rounds=1)
+    assert Puppet(lab).send([1.0], loss=1.0).counted
+    monkeypatch.delitem(ALGORITHMS, "fair")
+    lab.start(algorithm=FedAvg(), rounds=2)
+    (report,) = lab.reports("settings_changed")
+    assert report["changed"]["name"] == ["fair", "fedavg"]
