@@ -60,7 +60,9 @@ def _parts(text: str) -> list[Callable[[int], float]]:
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"schedule {text!r}",
-            why=str(error) if isinstance(error, ValueError) else "a number is missing or too many",
+            why=str(error)
+            if isinstance(error, _Wrong)
+            else "a number is missing, is none, or is one too many",
             repair=f"write {_FORMS}; a comma joins them",
         ) from None
 
@@ -83,20 +85,24 @@ def _part(name: str, *values: str) -> Callable[[int], float]:
             (text,) = values
             last = _count(text)
             return lambda r: min((r + 1) / last, 1.0)
-    raise ValueError(f"there is no {name!r}")
+    raise _Wrong(f"there is no {name!r}")
+
+
+class _Wrong(ValueError):
+    """In our words."""
 
 
 def _count(text: str) -> int:
     count = int(text)
     if count < 1:
-        raise ValueError(f"{text} rounds")
+        raise _Wrong(f"{text} rounds")
     return count
 
 
 def _share(text: str) -> float:
     share = float(text)
     if not 0 < share <= 1:
-        raise ValueError(f"{text} is not above 0 and at most 1")
+        raise _Wrong(f"{text} is not above 0 and at most 1")
     return share
 
 

@@ -225,8 +225,10 @@ class Simulation:
         if record.state != "closed":
             raise RoundAbandoned(
                 f"round {effect.round} was abandoned: none of its clients had an update to send",
-                why="; ".join(self._aborts[-3:]),
-                repair="lower local_lr, or look at the data",
+                why="; ".join(self._aborts[-3:]) or f"it asked {len(record.asked)} clients",
+                repair="lower local_lr, or look at the data"
+                if self._aborts
+                else "does the selection name clients? does the server half weigh them above 0?",
             )
         self._records[effect.round] = record
         self._hold_invariant()
