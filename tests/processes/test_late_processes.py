@@ -13,7 +13,7 @@ def test_a_slow_device_is_counted_late_and_the_aggregator_killed(make_fleet: Mak
     fleet = make_fleet(
         "a b c", rounds=30, late="buffer", buffer=2, quorum=1, max_stale=4, over_select=2.0
     )
-    # A round lasts a quarter of a second at least, or c, once told to hurry, would still be too late.
+    # A round lasts a quarter of a second, or c, once told to hurry, would still be too late.
     quick = [fleet.device(name, pause=0.25) for name in ("a", "b")]
     devices = [*quick, fleet.device("c", step_seconds=0.3)]
     first = fleet.aggregator()
