@@ -23,6 +23,7 @@ I64 = NDArray[np.int64]
 Step = Callable[[float], None]
 Int8Step = Callable[[float, int], int]
 _MOST = 2**31 - 1  # of a count: what a message and the step's arithmetic hold
+_LEAST = {"batch_size": 0, "local_epochs": 1, "local_steps": 0}
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -102,8 +103,9 @@ class FedAvg:
                     object.__setattr__(self, field.name, _float32(field.name, value))
                 case "int":
                     whole = isinstance(value, int) and not isinstance(value, bool)
-                    wanted = f"a whole number, within {_MOST} of 0"
-                    require(whole and abs(value) <= _MOST, field.name, value, wanted)
+                    least = _LEAST.get(field.name, -_MOST)
+                    wanted = f"a whole number, at least {least} and at most {_MOST}"
+                    require(whole and least <= value <= _MOST, field.name, value, wanted)
                 case "bool":
                     require(isinstance(value, bool), field.name, value, "true or false")
                 case "str":
@@ -114,11 +116,6 @@ class FedAvg:
         require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
         require(self.clip >= 0, "clip", self.clip, "at least 0 (0: no limit)")
-        for name, least in (("batch_size", 0), ("local_epochs", 1), ("local_steps", 0)):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            wanted = f"a whole number, at least {least} and at most {_MOST}"
-            require(whole and least <= value <= _MOST, name, value, wanted)
         require(
             self.weighting in ("samples", "uniform"),
             "weighting",
