@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ __all__ = [
     "Parts",
     "Piece",
     "Sent",
+    "VectorBytes",
     "Zeros",
     "pieces",
     "quantised_shift",
@@ -44,6 +45,29 @@ class Parts(Protocol[Element_co]):
     def __len__(self) -> int: ...
 
     def __getitem__(self, part: slice, /) -> NDArray[Element_co]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class VectorBytes:
+    """The bytes of a vector as ``dtype`` (``<f4``, ``<i8``), made where they are read.
+
+    Slices are of whole elements.
+    """
+
+    vector: Parts[Any]
+    dtype: str
+
+    def __len__(self) -> int:
+        return self._size * len(self.vector)
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(len(self))
+        some = self.vector[start // self._size : stop // self._size]
+        return some.astype(self.dtype, copy=False).tobytes()
+
+    @property
+    def _size(self) -> int:
+        return np.dtype(self.dtype).itemsize
 
 
 class FloatVector(Parts[np.float32], Protocol):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kellet.sdk.controls import VectorBytes
 from kellet.sdk.durable import Database, room
 from kellet.sdk.heap import parts
 
@@ -47,20 +48,6 @@ class StoredPersonal:
                 out[part] = np.frombuffer(blob.read(4 * (part.stop - part.start)), "<f4")
 
 
-@dataclass(frozen=True, slots=True)
-class _Bytes:
-    """The bytes of a vector, made where they are read, in whole elements."""
-
-    v: F32
-
-    def __len__(self) -> int:
-        return 4 * len(self.v)
-
-    def __getitem__(self, part: slice) -> bytes:
-        start, stop, _ = part.indices(len(self))
-        return self.v[start // 4 : stop // 4].astype("<f4", copy=False).tobytes()
-
-
 class Shelf:
     """The device's own model of each of the plans that it trained last."""
 
@@ -78,7 +65,7 @@ class Shelf:
 
     def save(self, plan: bytes, base: bytes, round_: int, v: F32) -> None:
         """Put v, float32 [n], in the place of the model of that plan: all of it or nothing."""
-        data = _Bytes(v)
+        data = VectorBytes(v, "<f4")
         slot, value = room(data)
         with self._db.transaction():
             self._db.run("delete from personal where plan = ?", plan)

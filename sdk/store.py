@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kellet import kernels
-from kellet.sdk.controls import Parts
+from kellet.sdk.controls import Parts, VectorBytes
 from kellet.sdk.durable import Database, room
 from kellet.sdk.errors import StorageError
 from kellet.sdk.heap import parts
@@ -178,20 +178,6 @@ class StoredControl:
     def __getitem__(self, part: slice) -> I64:
         start, stop, _ = part.indices(self.n)
         return self.store.read_control(start, stop)
-
-
-@dataclass(frozen=True, slots=True)
-class _Bytes:
-    """The bytes of a control, made where they are read, in whole elements."""
-
-    c_i: Parts[np.int64]
-
-    def __len__(self) -> int:
-        return 8 * len(self.c_i)
-
-    def __getitem__(self, part: slice) -> bytes:
-        start, stop, _ = part.indices(len(self))
-        return self.c_i[start // 8 : stop // 8].astype("<i8", copy=False).tobytes()
 
 
 class Store:
@@ -469,7 +455,7 @@ class Store:
 
     def _write_control(self, c_i: Parts[np.int64]) -> int:
         """Put a control beside the others, in parts; its number."""
-        data = _Bytes(c_i)
+        data = VectorBytes(c_i, "<i8")
         slot, value = room(data)
         self._db.run(f"insert into controls (c_i) values ({slot})", value)
         row = self._db.one("select last_insert_rowid()")

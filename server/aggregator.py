@@ -402,7 +402,11 @@ class AggregatorMachine:
         closed = opened.cohort.updates >= opened.message.quorum and opened.weight > 0
         moved: algorithms.Moved | None = None
         if closed:
-            server_lr = opened.terms.algorithm.server_lr
+            server_lr, half = opened.terms.algorithm.server_lr, opened.half
+            # To weigh the fleet takes a look at every member.
+            fleet = (
+                algorithms.Fleet(self.control, self.control_weight) if half.uses_control else None
+            )
             moved = algorithms.apply_mean(
                 self.model,
                 opened.total,
@@ -410,9 +414,9 @@ class AggregatorMachine:
                 optimizers.from_wire(opened.message.optimizing, server_lr),
                 self.plan.n_train,
                 self._ledger.moments(),
-                half=opened.half,
+                half=half,
                 updates=opened.updates,
-                fleet=algorithms.Fleet(self.control, self.control_weight),
+                fleet=fleet,
             )
             self.model = moved.model
             self._digest = self._blobs.put(vector_bytes(self.model[: self.plan.n_update]))

@@ -113,10 +113,11 @@ class OpenRound:
 
     def weigh(self, update: Counted, stale: int = 0) -> int:
         """The integer weight of a delta_y in this round's mean; below 2^31, or it is refused."""
-        weight = weight_of(self.half, update)
-        if self.message.buffering:
-            weight *= algorithms.staleness_weight(stale)
-        return weight
+        return self._damped(weight_of(self.half, update), stale)
+
+    def _damped(self, weight: int, stale: int = 0) -> int:
+        """A weight in a round that counts late updates: less, the later they are."""
+        return weight * algorithms.staleness_weight(stale) if self.message.buffering else weight
 
     def can_add(self, body: Body) -> bool:
         """Whether the sums can hold what the update adds to them."""
@@ -134,9 +135,10 @@ class OpenRound:
         assert body.delta_y is not None
         update = Counted.of(row.header)
         self._sum(body.delta_y, update, row.weight)
+        update = replace(update, weight=weight_of(self.half, update))
         # What it would weigh if it were not late: staleness damps, it does not shift weight.
-        self.weight += self.weigh(update)
-        self.updates.append(replace(update, weight=weight_of(self.half, update)))
+        self.weight += self._damped(update.weight)
+        self.updates.append(update)
         self.samples[row.device] = row.header["samples"]
         if row.header.get("stale"):
             self.cohort.count_late(row.device)

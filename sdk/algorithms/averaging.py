@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kellet import kernels
 from kellet.kernels import Int8Rows, StepName
+from kellet.sdk.algorithms.fields import hold_fields
 from kellet.sdk.errors import UsageError, require
 from kellet.sdk.protocol.messages import DeltaC
 
@@ -22,9 +23,7 @@ F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 Step = Callable[[float], None]
 Int8Step = Callable[[float, int], int]
-_MOST = 2**31 - 1  # of a count: what a message and the step's arithmetic hold
-_LEAST = {"batch_size": 0, "local_epochs": 1, "local_steps": 0}
-_LARGEST = float(np.finfo(np.float32).max)
+_COUNTS = {"batch_size": 0, "local_epochs": 1, "local_steps": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +95,7 @@ class FedAvg:
     clip: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            match field.type if isinstance(field.type, str) else field.type.__name__:
-                case "float":
-                    object.__setattr__(self, field.name, _float32(field.name, value))
-                case "int":
-                    whole = isinstance(value, int) and not isinstance(value, bool)
-                    least = _LEAST.get(field.name, -_MOST)
-                    wanted = f"a whole number, at least {least} and at most {_MOST}"
-                    require(whole and least <= value <= _MOST, field.name, value, wanted)
-                case "bool":
-                    require(isinstance(value, bool), field.name, value, "true or false")
-                case "str":
-                    require(isinstance(value, str), field.name, value, "a text")
+        hold_fields(self, _COUNTS)
         require(self.local_lr > 0, "local_lr", self.local_lr, "above 0")
         require(0 < self.lr_decay <= 1, "lr_decay", self.lr_decay, "above 0 and at most 1")
         require(self.server_lr > 0, "server_lr", self.server_lr, "above 0")
@@ -254,9 +240,3 @@ class FedAvg:
     def wire(self) -> dict[str, Any]:
         """Name and hyperparameters, as an announcement carries them."""
         return {"name": self.name, **dataclasses.asdict(self)}
-
-
-def _float32(name: str, value: object) -> float:
-    number = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
-    require(number and -_LARGEST <= value <= _LARGEST, name, value, "a finite float32")  # type: ignore[operator]
-    return float(np.float32(value))  # type: ignore[arg-type]

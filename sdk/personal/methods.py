@@ -15,16 +15,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
-import numpy as np
-
 from kellet.sdk.algorithms import FedAvg, FedProx, make_one_of
+from kellet.sdk.algorithms.fields import hold_fields
 from kellet.sdk.errors import UsageError, require
 from kellet.sdk.plan.manifest import TensorSpec
 
 __all__ = ["METHODS", "Ditto", "FineTune", "Personal", "from_wire", "parse"]
-
-_MOST = 2**31 - 1
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +42,7 @@ class Personal:
     local_lr: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.type == "float":
-                number = isinstance(value, (int, float)) and not isinstance(value, bool)
-                wanted = "a finite float32, at least 0"
-                require(number and 0 <= value <= _LARGEST, field.name, value, wanted)
-                object.__setattr__(self, field.name, float(np.float32(value)))
-            elif field.type == "int":
-                least = 1 if field.name == "epochs" else 0
-                whole = isinstance(value, int) and not isinstance(value, bool)
-                wanted = f"a whole number, at least {least} and at most {_MOST}"
-                require(whole and least <= value <= _MOST, field.name, value, wanted)
+        hold_fields(self, {"steps": 0, "epochs": 1}, least=0)
 
     def recipe(self, algorithm: FedAvg) -> FedAvg:
         """The local steps, beside those of the round's ``algorithm``.

@@ -71,7 +71,8 @@ class AlgorithmOptions:
     """avgm: beta of the server's momentum, below 1."""
 
     weighting: Literal["samples", "uniform"] | None = None
-    """How updates are weighted in the mean; SCAFFOLD's is uniform."""
+    """How updates, and SCAFFOLD's controls, are weighted in their means; for SCAFFOLD uniform,
+    unless given."""
 
     momentum: float | None = None
     """beta of local momentum, below 1; not with int8 weights."""
@@ -147,6 +148,8 @@ class AlgorithmOptions:
 
     def _own(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What --set says. Raises ``UsageError`` for what is said twice, or is no NAME=VALUE."""
+        from kellet.server.research.names import convert
+
         own: dict[str, Any] = {}
         for text in self.own or ():
             name, equals, value = text.partition("=")
@@ -154,7 +157,7 @@ class AlgorithmOptions:
                 raise UsageError(f"--set {text}", repair="write --set NAME=VALUE")
             if name in own or name in given:
                 raise UsageError(f"--set {text}", why=f"{name} is given twice", repair="once")
-            own[name] = _value(value)
+            own[name] = convert(f"algorithm.{name}", name, value)
         return own
 
     def optimizer(self) -> optimizers.ServerOptimizer | None:
@@ -178,15 +181,3 @@ class AlgorithmOptions:
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: vars(self)[name] for name in names if vars(self)[name] is not None}
-
-
-def _value(text: str) -> bool | int | float | str:
-    """A hyperparameter as it is written: true, false, a number, or a text."""
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

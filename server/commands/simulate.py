@@ -131,7 +131,6 @@ def simulate(
         check_installed()
         check_folder(report)
     many.check()
-    execution = {"engine": engine, "workers": workers}
     with Console(json=json) as console, called_by_options(column="feature"):
         source = data.source()
         name = data.plan(plan, source)
@@ -139,39 +138,23 @@ def simulate(
         settings |= (selection or SelectionOptions()).settings()
         if chosen.schedule:
             settings["schedule"] = chosen.schedule
-        measured = (measures or MeasureOptions()).make()
+        common: dict[str, Any] = {
+            "rounds": fleet.rounds,
+            "seed": fleet.seed,
+            "holdout": data.holdout,
+            "measures": (measures or MeasureOptions()).make(),
+            "execution": {"engine": engine, "workers": workers},
+            "report": report,
+        }
         if many.asked:
             from kellet.server.commands.sweep import run_sweep
 
-            run_sweep(
-                console,
-                name,
-                source,
-                settings | _qualified(chosen.settings()),
-                many,
-                rounds=fleet.rounds,
-                seed=fleet.seed,
-                holdout=data.holdout,
-                measures=measured,
-                execution=execution,
-                report=report,
-            )
+            settings |= _qualified(chosen.settings())
+            run_sweep(console, name, source, settings, many, **common)
         else:
             from kellet.server.commands.single import run_single
 
-            run_single(
-                console,
-                name,
-                source,
-                settings,
-                chosen,
-                rounds=fleet.rounds,
-                seed=fleet.seed,
-                holdout=data.holdout,
-                measures=measured,
-                execution=execution,
-                report=report,
-            )
+            run_single(console, name, source, settings, chosen, **common)
 
 
 def _qualified(settings: dict[str, Any]) -> dict[str, Any]:
