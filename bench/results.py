@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import msgspec
+
+from kellet.sdk.errors import UsageError
 
 __all__ = [
     "Measured",
     "Results",
     "Spread",
     "Timing",
+    "going_on",
     "machine",
     "read",
+    "replace_file",
     "today",
     "versions",
     "write",
@@ -24,6 +30,16 @@ __all__ = [
 
 FORMAT = 1
 _DIGITS = 4
+
+
+class _Command(Protocol):
+    """What says by which command it was written."""
+
+    @property
+    def command(self) -> str: ...
+
+
+_Kept = TypeVar("_Kept", bound=_Command)
 
 
 class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -106,6 +122,42 @@ def write(results: Results, path: Path) -> None:
         text = text.replace(before, "\n" + before)
     text = text.replace('},"', '},\n"')
     path.write_text(text + "\n", encoding="utf-8")
+
+
+def going_on(path: Path | None, kind: type[_Kept], command: str) -> _Kept | None:
+    """Return what a command of this kind has kept in ``path``; None where there is nothing yet.
+
+    ``kind`` has a ``command``. Raises ``UsageError`` for a file of something else.
+    """
+    if path is None or not path.is_file():
+        return None
+    try:
+        old = msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.MsgspecError as error:
+        raise UsageError(
+            f"{path} holds no results of this", why=str(error), repair="--fresh writes it anew"
+        ) from None
+    if old.command != command:
+        raise UsageError(
+            f"{path} was written by {old.command}",
+            why="its cells would be dropped",
+            repair="name another file with --json",
+        )
+    return old
+
+
+def replace_file(results: msgspec.Struct, path: Path, lines: Sequence[str]) -> None:
+    """Write results as JSON in one move: an interrupt leaves the old file or the new.
+
+    ``lines``: what begins a line of its own.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = msgspec.json.encode(results).decode()
+    for before in lines:
+        text = text.replace(before, "\n" + before)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_text(text + "\n", encoding="utf-8")
+    fresh.replace(path)
 
 
 def machine() -> dict[str, str | int]:

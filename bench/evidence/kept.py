@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bench.results import machine, today, versions
-from kellet.sdk.errors import UsageError
+from bench.results import going_on, machine, replace_file, today, versions
 
 __all__ = ["Finished", "Kept", "begun", "read", "write"]
 
@@ -68,21 +66,7 @@ def begun(path: Path | None, name: str, *, full: bool) -> Kept:
         versions=versions(),
         finished=[],
     )
-    if path is not None and path.is_file():
-        try:
-            old = read(path)
-        except msgspec.MsgspecError as error:
-            raise UsageError(
-                f"{path} holds no results of this", why=str(error), repair="--fresh writes it anew"
-            ) from None
-        if old.command != new.command:
-            raise UsageError(
-                f"{path} was written by {old.command}",
-                why="its cells would be dropped",
-                repair="name another file with --json",
-            )
-        return old
-    return new
+    return going_on(path, Kept, new.command) or new
 
 
 def read(path: Path) -> Kept:
@@ -92,10 +76,4 @@ def read(path: Path) -> Kept:
 
 def write(kept: Kept, path: Path) -> None:
     """Write results, a cell a line, in one move: an interrupt leaves the old file or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = msgspec.json.encode(kept).decode()
-    for before in ('{"mark"', '"machine"', '"versions"', '"finished"'):
-        text = text.replace(before, "\n" + before)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_text(text + "\n", encoding="utf-8")
-    fresh.replace(path)
+    replace_file(kept, path, ('{"mark"', '"machine"', '"versions"', '"finished"'))

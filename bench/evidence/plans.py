@@ -11,7 +11,7 @@ from pathlib import Path
 from kellet.sdk.errors import UsageError
 from kellet.sdk.plan import BUILTIN_PLANS
 
-__all__ = ["BUILDER", "source"]
+__all__ = ["BUILDER", "export", "source"]
 
 ROOT = Path(__file__).parents[2]
 BUILDER = ROOT / "examples" / "export" / "evidence_plans.py"
@@ -24,30 +24,37 @@ def source(name: str) -> str:
     """Return what ``Plan.open`` takes for the plan ``name``, which is made where it is absent.
 
     A plan of the builder's is kept under ``build/evidence`` by the digest of the sources that
-    make it. It is made in a process of its own: torch stays out of this one. Raises
-    ``UsageError`` where that fails, for want of torch above all.
+    make it. Raises ``UsageError`` where it cannot be made.
     """
     if name in BUILTIN_PLANS:
         return name
     path = KEPT / f"{name}-{_digest()}.kplan"
     if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(f".{os.getpid()}")
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.evidence.export", name, fresh],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise UsageError(
-                f"the plan {name!r} could not be made",
-                why=done.stderr.strip().rpartition("\n")[2],
-                repair='pip install -e ".[dev]"; torch makes it',
-            )
+        export("bench.evidence.export", name, fresh)
         fresh.replace(path)
     return str(path)
+
+
+def export(module: str, name: str, path: Path) -> None:
+    """Let ``python -m MODULE NAME PATH`` make a plan: torch stays out of this process.
+
+    Raises ``UsageError`` where that fails, for want of torch above all.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", module, name, path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise UsageError(
+            f"the plan {name!r} could not be made",
+            why=done.stderr.strip().rpartition("\n")[2],
+            repair='pip install -e ".[dev]"; torch makes it',
+        )
 
 
 def _digest() -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.evidence import data
-from bench.peers.environments import ROOT, WHERE
-from kellet.sdk.errors import UsageError
+from bench.evidence.plans import export
+from bench.peers.environments import WHERE
 from kellet.sdk.plan import Plan
 from kellet.sdk.tasks import task
 
@@ -82,7 +80,7 @@ def write(name: str) -> Written:
     """Write a problem's files, with the plan of its net. Raises ``UsageError`` without torch."""
     setting = PROBLEMS[name]
     plan = WHERE / f"{setting.net}.kplan"
-    _export(setting.net, plan)
+    export("bench.peers.export", setting.net, plan)
     opened = Plan.open(plan)
     clients = setting.clients()
     arrays: dict[str, Any] = {
@@ -97,21 +95,3 @@ def write(name: str) -> Written:
         **arrays,
     )
     return Written(setting, len(clients), path, plan)
-
-
-def _export(net: str, path: Path) -> None:
-    """In a process of its own: torch stays out of this one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.peers.export", net, path],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise UsageError(
-            f"the plan of the net {net!r} could not be made",
-            why=done.stderr.strip().rpartition("\n")[2],
-            repair='pip install -e ".[dev]"; torch makes it',
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -12,8 +11,7 @@ import msgspec
 from bench.quantised.accuracy import Finished
 from bench.quantised.device import Device
 from bench.quantised.grid import Setting
-from bench.results import machine, today, versions
-from kellet.sdk.errors import UsageError
+from bench.results import going_on, machine, replace_file, today, versions
 
 __all__ = ["Results", "begun", "difference", "mean", "read", "write"]
 
@@ -71,19 +69,8 @@ def begun(path: Path | None, *, full: bool, settings: Mapping[str, Setting]) -> 
         finished=[],
         devices=[],
     )
-    if path is not None and path.is_file():
-        try:
-            old = read(path)
-        except msgspec.MsgspecError as error:
-            raise UsageError(
-                f"{path} holds no results of this", why=str(error), repair="--fresh writes it anew"
-            ) from None
-        if old.full != full:
-            raise UsageError(
-                f"{path} was written by {old.command}",
-                why="its cells would be dropped",
-                repair="name another file with --json",
-            )
+    old = going_on(path, Results, new.command)
+    if old is not None:
         new.finished, new.devices = old.finished, old.devices
     return new
 
@@ -111,10 +98,6 @@ def read(path: Path) -> Results:
 
 def write(results: Results, path: Path) -> None:
     """Write results, a cell a line, in one move: an interrupt leaves the old file or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = msgspec.json.encode(results).decode()
-    for before in ('{"cell"', '{"plan"', '"settings"', '"machine"', '"finished"', '"devices"'):
-        text = text.replace(before, "\n" + before)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_text(text + "\n", encoding="utf-8")
-    fresh.replace(path)
+    replace_file(
+        results, path, ('{"cell"', '{"plan"', '"settings"', '"machine"', '"finished"', '"devices"')
+    )
