@@ -7,6 +7,7 @@ import queue
 
 import numpy as np
 import pytest
+from support.rounds import round_of
 from support.toy_plans import softmax_regression
 
 from kellet.sdk.algorithms import FedAvg
@@ -15,7 +16,7 @@ from kellet.sdk.device import StartTraining, Trained
 from kellet.sdk.errors import DataError
 from kellet.sdk.holdout import split_holdout
 from kellet.sdk.outgoing import Announced
-from kellet.sdk.protocol.messages import Blob, Codecs, Round
+from kellet.sdk.protocol.messages import Blob
 from kellet.sdk.store import Store
 from kellet.sdk.trainer import Data
 from kellet.sdk.worker import TrainingWorker
@@ -56,29 +57,16 @@ def test_the_received_model_is_judged_before_training() -> None:
     plan = softmax_regression(2, 2)
     store, cache = Store("pi"), BlobCache()
     model = np.zeros(plan.n_params, "<f4").tobytes()
-    announcement = Round(
-        round=1,
-        epoch=1,
-        plan=Blob(cache.put(plan.raw), len(plan.raw)),
-        model=Blob(cache.put(model), len(model)),
-        control=None,
-        algorithm={},
-        weighting="samples",
-        codecs=Codecs(),
-        members=1,
-        target=1,
-        quorum=1,
-        deadline=10.0,
-        valid=10.0,
-        part_size=65536,
-        seed=0,
-    )
+    cache.put(plan.raw)
+    algorithm = FedAvg(local_lr=0.1)
+    blob = Blob(cache.put(model), len(model))
+    announcement = round_of(plan, algorithm, model=blob, deadline=10.0, valid=10.0)
     events: queue.SimpleQueue[object] = queue.SimpleQueue()
     data = samples(8)
     worker = TrainingWorker(
         "pi", store, cache, load=lambda: (data.x, data.y), holdout=0.5, answer=events.put
     )
-    worker.start(StartTraining(Announced(announcement, bytes(32), FedAvg(local_lr=0.1)), 10.0))
+    worker.start(StartTraining(Announced(announcement, bytes(32), algorithm), 10.0))
     event = events.get(timeout=30)
     worker.stop()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.rounds import round_of
 from support.toy_plans import softmax_regression
 
 from kellet.sdk.algorithms import FedAvg, Scaffold
@@ -16,7 +17,7 @@ from kellet.sdk.device import StartTraining, Trained, TrainingStopped
 from kellet.sdk.errors import PlanError
 from kellet.sdk.outgoing import Announced
 from kellet.sdk.plan import Plan
-from kellet.sdk.protocol.messages import Blob, Codecs, Round
+from kellet.sdk.protocol.messages import Blob, Codecs
 from kellet.sdk.store import Store
 from kellet.sdk.variants import add_variants
 from kellet.sdk.worker import Abilities, TrainingWorker
@@ -44,22 +45,12 @@ def answer(
     model = plan.initial()[: plan.n_update].tobytes()
     control = np.linspace(-0.25, 0.5, plan.n_train, dtype=np.float32).tobytes()
     derived = Codecs(delta_c="derived") if algorithm.controls else Codecs()
-    round_ = Round(
-        round=1,
-        epoch=1,
-        plan=Blob(plan.id, len(plan.raw)),
+    round_ = round_of(
+        plan,
+        algorithm,
         model=Blob(cache.put(model), len(model)),
         control=Blob(cache.put(control), len(control)) if algorithm.controls else None,
-        algorithm=algorithm.wire(),
-        weighting=algorithm.weighting,
         codecs=codecs or derived,
-        members=1,
-        target=1,
-        quorum=1,
-        deadline=60.0,
-        valid=60.0,
-        part_size=1024,
-        seed=0,
         schemes=offer,
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from support.rounds import round_of
 from support.toy_plans import quadratic
 
 from kellet.sdk.algorithms import Scaffold
@@ -16,7 +17,7 @@ from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import StartTraining, Trained
 from kellet.sdk.errors import DataError
 from kellet.sdk.outgoing import Announced
-from kellet.sdk.protocol.messages import Blob, Codecs, Round
+from kellet.sdk.protocol.messages import Blob, Codecs
 from kellet.sdk.store import Store
 from kellet.sdk.worker import LoadData, TrainingBroke, TrainingWorker
 
@@ -39,22 +40,12 @@ def setting(
     cache, answers = cache or BlobCache(), []
     model, control = fetch(cache)
     algorithm = Scaffold(local_lr=0.001, local_steps=steps)
-    round_ = Round(
-        round=1,
-        epoch=1,
-        plan=Blob(PLAN.id, len(PLAN.raw)),
+    round_ = round_of(
+        PLAN,
+        algorithm,
         model=Blob(model, 4),
         control=Blob(control, 4),
-        algorithm=algorithm.wire(),
-        weighting="uniform",
         codecs=Codecs(delta_c="derived"),
-        members=1,
-        target=1,
-        quorum=1,
-        deadline=60.0,
-        valid=60.0,
-        part_size=1024,
-        seed=0,
     )
     worker = TrainingWorker(
         "a",

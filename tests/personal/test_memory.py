@@ -6,6 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+from support.rounds import round_of
 from support.toy_plans import softmax_regression
 
 from kellet.sdk.algorithms import FedAvg
@@ -13,7 +14,6 @@ from kellet.sdk.holdout import Judge
 from kellet.sdk.outgoing import Announced
 from kellet.sdk.personal import Ditto
 from kellet.sdk.personal.turn import take_turn
-from kellet.sdk.protocol.messages import Blob, Codecs, Round
 from kellet.sdk.store import Store
 from kellet.sdk.trainer import Data
 
@@ -22,24 +22,7 @@ PLAN = softmax_regression(400_000, 3)
 
 def announced(round_: int) -> Announced:
     algorithm = FedAvg(local_lr=0.01, local_steps=2, batch_size=1)
-    message = Round(
-        round=round_,
-        epoch=1,
-        plan=Blob(PLAN.id, PLAN.size),
-        model=Blob(bytes(32), 4 * PLAN.n_update),
-        control=None,
-        algorithm=algorithm.wire(),
-        weighting="samples",
-        codecs=Codecs(),
-        members=1,
-        target=1,
-        quorum=1,
-        deadline=60.0,
-        valid=60.0,
-        part_size=65536,
-        seed=0,
-        personal=Ditto(0.5, steps=2).wire(),
-    )
+    message = round_of(PLAN, algorithm, round=round_, personal=Ditto(0.5, steps=2).wire())
     return Announced(message, bytes([round_]) * 32, algorithm)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from support.rounds import round_of
 from support.toy_plans import quadratic
 
 from kellet.sdk.algorithms import FedAvg
@@ -16,7 +17,7 @@ from kellet.sdk.blobs import BlobCache
 from kellet.sdk.device import StartTraining
 from kellet.sdk.outgoing import Announced, update_of
 from kellet.sdk.personal import Ditto, FineTune, Personal
-from kellet.sdk.protocol.messages import Blob, Codecs, Round
+from kellet.sdk.protocol.messages import Blob
 from kellet.sdk.store import Store
 from kellet.sdk.worker import TrainingWorker
 
@@ -46,24 +47,8 @@ class Lab:
         algorithm = FedAvg(local_lr=0.125, local_steps=steps)
         self.cache.put(PLAN.raw)
         wire = own.wire() if isinstance(own, Personal) else own
-        message = Round(
-            round=1,
-            epoch=1,
-            plan=Blob(PLAN.id, PLAN.size),
-            model=Blob(self.cache.put(PLAN.initial().tobytes()), 4),
-            control=None,
-            algorithm=algorithm.wire(),
-            weighting="samples",
-            codecs=Codecs(),
-            members=1,
-            target=1,
-            quorum=1,
-            deadline=60.0,
-            valid=60.0,
-            part_size=1024,
-            seed=0,
-            personal=wire,
-        )
+        model = Blob(self.cache.put(PLAN.initial().tobytes()), 4)
+        message = round_of(PLAN, algorithm, model=model, personal=wire)
         announced = Announced(message, BASE, algorithm)
         self.worker.start(StartTraining(announced, seconds))
         return announced
